@@ -1,0 +1,72 @@
+# One command for each habit. Nothing is needed beforehand but Python 3.11+; a C compiler is used where there is one.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# What is compiled: every .py with a .pxd beside it. The stamp keeps the list, so that a deleted .pxd is noticed too.
+PXD    := $(sort $(shell find src -name '*.pxd'))
+FORM   := $(VENV)/.form
+ifneq ($(PXD),$(strip $(shell cat $(FORM) 2>/dev/null)))
+.PHONY: $(FORM)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench build clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+run: $(FORM)  ## install into .venv and show what headway does
+	@$(BIN)/headway demo
+
+test: $(VENV)/.test $(FORM)  ## the whole suite, then the core suite in the interpreted form
+	@echo "headway: tests, $$($(COMPILED) && echo compiled || echo interpreted) form"
+	@$(BIN)/python -m pytest
+	@if $(COMPILED); then \
+		echo "headway: tests, interpreted form" && HEADWAY_PURE=1 $(BIN)/python -m pytest -m both_forms; fi
+
+check: $(VENV)/.check $(FORM)  ## lint, types, layers, public names, examples in docstrings and docs
+	@echo "headway: lint" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo "headway: types" && $(BIN)/mypy --strict src && $(BIN)/mypy $(LAX) tests
+	@if [ -d tests/typing ]; then $(BIN)/mypy --strict tests/typing; fi
+	@echo "headway: layers, public names, docs"
+	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_public_api.py tests/test_docs.py
+	@echo "headway: docstrings" && HEADWAY_PURE=1 $(BIN)/python -m pytest -q --doctest-modules src
+
+bench: $(VENV)/.bench $(FORM)  ## measure against the peers
+	@$(BIN)/python -m bench
+
+build: $(FORM)  ## wheels in dist/: compiled where a C compiler is, and pure
+	@rm -rf build/lib* build/bdist* dist
+	@echo "headway: wheels" && $(WHEEL) && HEADWAY_NO_EXT=1 $(WHEEL) && ls dist
+
+clean:  ## remove all that was made here
+	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find src -name '*.so' -delete
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+# True when the last build made binaries; the interpreted form of a test suite is then a second run.
+COMPILED = find src -name '*.so' | grep -q .
+WHEEL    = $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+# Tests are checked for wrong types, not for missing ones; tests/typing is checked in full.
+LAX      = --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --disable-error-code import-not-found
+
+# Stamps: each tier is installed once, and again when its list of requirements changes.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "headway needs Python 3.11 or newer, '$(PYTHON)' is not; try: make PYTHON=python3.12"; exit 1; }
+	@echo "headway: making $(VENV)" && $(PYTHON) -m venv $(VENV) && touch $@
+
+$(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "headway: installing (run)"
+	@$(PIP) setuptools Cython
+	@HEADWAY_NO_EXT=1 $(PIP) --no-build-isolation --editable '.[cli]' && touch $@
+
+$(VENV)/.test $(VENV)/.check $(VENV)/.bench: $(VENV)/.%: $(VENV)/.run
+	@echo "headway: installing ($*)"
+	@HEADWAY_NO_EXT=1 $(PIP) --no-build-isolation --editable '.[$*]' && touch $@
+
+$(FORM): $(VENV)/.run setup.py $(PXD) $(wildcard $(PXD:.pxd=.py))
+	@echo "headway: building"
+	@$(BIN)/python setup.py --quiet build_ext --inplace && echo "$(PXD)" > $@

@@ -1,0 +1,53 @@
+"""A probe in a process of its own: another form of headway, nobody else's threads, memory that nothing else has used."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.figure import Effort, Findings, Probe, Reading, Row
+
+ROOT = Path(__file__).parent.parent
+
+
+def in_own_process(**environment: str) -> Callable[[Probe], Probe]:
+    """Decorate a probe: calling it starts Python anew, with these variables set, and brings its findings back."""
+
+    def decorate(probe: Probe) -> Probe:
+        @functools.wraps(probe)
+        def start(effort: Effort) -> Findings:
+            command = [sys.executable, "-m", "bench.alone", probe.__module__, probe.__qualname__]
+            done = subprocess.run(
+                [*command, json.dumps(asdict(effort))],
+                cwd=ROOT,
+                env={**os.environ, **environment},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            found = json.loads(done.stdout)
+            return Findings(
+                readings={name: Reading(**reading) for name, reading in found["readings"].items()},
+                rows=[Row(**row) for row in found["rows"]],
+            )
+
+        return start
+
+    return decorate
+
+
+def main() -> None:
+    module, name, effort = sys.argv[1:]
+    probe = getattr(importlib.import_module(module), name).__wrapped__
+    print(json.dumps(asdict(probe(Effort(**json.loads(effort))))))
+
+
+if __name__ == "__main__":
+    main()

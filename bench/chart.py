@@ -1,0 +1,75 @@
+"""docs/benchmarks.svg: one bar for each side of each comparison, on a logarithmic scale of nanoseconds.
+
+Drawn by hand, so that it needs no library and can follow the reader's colour scheme. It has a ground of its own: a page
+that is dark while the system is light must not make the labels vanish.
+"""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+from bench.report import Report
+from bench.sections import GROUPS
+
+WIDTH, LEFT, RIGHT = 860, 300, 130
+LINE, BAR, TITLE, TOP, FOOT = 22, 13, 36, 52, 34
+
+STYLE = """
+  .ground { fill: #ffffff } text { font: 12px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24292f }
+  .title { font-size: 15px; font-weight: 600 } .group { font-weight: 600 } .soft { fill: #57606a }
+  .grid { stroke: #d0d7de } .ours { fill: #0a7d5a } .peer { fill: #9aa4af } .strong { font-weight: 600 }
+  @media (prefers-color-scheme: dark) {
+    .ground { fill: #0d1117 } text { fill: #e6edf3 } .soft { fill: #9198a1 }
+    .grid { stroke: #30363d } .ours { fill: #3fb98a } .peer { fill: #5d6875 }
+  }
+"""
+
+
+def chart(report: Report) -> str:
+    """The picture as SVG text."""
+    groups = [(title, report.group(name)) for name, title in GROUPS.items() if report.group(name)]
+    every = [row.ns for _, rows in groups for row in rows]
+    low, high = 10 ** math.floor(math.log10(min(every))), max(every) * 1.02
+    end = WIDTH - RIGHT
+
+    def x(ns: float) -> float:
+        return LEFT + (end - LEFT) * math.log(ns / low) / math.log(high / low)
+
+    parts: list[str] = []
+    y = TOP
+    for title, rows in groups:
+        y += TITLE
+        parts.append(f'<text class="group" x="16" y="{y - 10}">{escape(title)}</text>')
+        for row in rows:
+            middle = y + LINE / 2
+            kind, strong = ("ours", " strong") if row.ours else ("peer", "")
+            ratio = "" if row.ours else f'<tspan class="soft">  {row.ratio:.1f}x</tspan>'
+            name = escape(row.name.replace("`", ""))
+            parts += [
+                f'<text class="{strong.strip()}" x="{LEFT - 8}" y="{middle + 4:.1f}" text-anchor="end">{name}</text>',
+                f'<rect class="{kind}" x="{LEFT}" y="{middle - BAR / 2:.1f}" width="{x(row.ns) - LEFT:.1f}"'
+                f' height="{BAR}" rx="2"/>',
+                f'<text class="{strong.strip()}" x="{x(row.ns) + 6:.1f}" y="{middle + 4:.1f}" xml:space="preserve">'
+                f"{row.ns:,.0f} ns{ratio}</text>",
+            ]
+            y += LINE
+    bottom = y + 8
+    ticks: list[str] = []
+    decade = low
+    while decade <= high:
+        ticks += [
+            f'<line class="grid" x1="{x(decade):.1f}" x2="{x(decade):.1f}" y1="{TOP + 8}" y2="{bottom}"/>',
+            f'<text class="soft" x="{x(decade):.1f}" y="{bottom + 16}" text-anchor="middle">{decade:,} ns</text>',
+        ]
+        decade *= 10
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + FOOT}" width="{WIDTH}"'
+        f' height="{bottom + FOOT}" role="img" aria-label="Nanoseconds per decision, headway and its peers">',
+        f"<style>{STYLE}</style>",
+        f'<rect class="ground" width="{WIDTH}" height="{bottom + FOOT}" rx="6"/>',
+        '<text class="title" x="16" y="30">Nanoseconds per granted decision (logarithmic; shorter is better)</text>',
+        *ticks,
+        *parts,
+        "</svg>\n",
+    ])

@@ -1,0 +1,69 @@
+"""A million keys: what they weigh while they live, and that they go when they idle.
+
+Weighed as the growth of the process's resident memory, key strings and all, over the number of keys. Resident memory
+counts what an allocator keeps for itself too, and memory that Python's own accounting does not see.
+
+They idle on a manual clock. Then one other key is asked again and again, and what is left of the million is counted.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import headway
+from bench.alone import in_own_process
+from bench.figure import Effort, Figure, Findings, Reading, Section
+from headway.testing import ManualClock
+
+KEYS = 1_000_000
+FURTHER_CALLS = 1_000_000
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def native_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+@in_own_process()
+def million(effort: Effort) -> Findings:
+    keys = KEYS // 4 if effort.quick else KEYS
+    clock = ManualClock()
+    limiter = headway.Limiter("10/hour burst 10", clock=clock)
+    limiter.try_acquire("warm-up")
+    before = resident_bytes()
+    for number in range(keys):
+        limiter.try_acquire(f"user:{number}")
+    weight = (resident_bytes() - before) / keys
+    if limiter.stats().keys < keys:
+        raise AssertionError(f"only {limiter.stats().keys} of {keys} keys are live")
+
+    clock.advance(3600)
+    calls = 0
+    while (kept := limiter.stats().keys - 1) > 0 and calls < FURTHER_CALLS:
+        for _ in range(1000):
+            limiter.try_acquire("asked again")
+        calls += 1000
+    if threading.active_count() > 1 or native_threads() > 1:
+        raise AssertionError("a thread was started")
+    left = resident_bytes() - before
+    return Findings({
+        "key-bytes": Reading(weight, note=f"resident memory, {keys:,} keys `user:N`"),
+        "keys-kept": Reading(max(0, kept), note=f"after {calls:,} further calls, no thread; {left / 1e6:.0f} MB remain"),
+    })
+
+
+SECTION = Section(
+    "keys",
+    "A million keys",
+    (
+        Figure("key-bytes", "1,000,000 live `Bucket` keys: bytes per key", million, "<=", 200, "B"),
+        Figure("keys-kept", "the same keys, idle: kept after at most 1,000,000 further calls", million, "<=", 0, "keys"),
+    ),
+)

@@ -1,0 +1,82 @@
+"""docs/benchmarks.md, written by a full run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bench.report import Report
+from bench.sections import GROUPS
+
+HEAD = """\
+# Benchmarks
+
+Written by `make bench` on {date}; change the code in `bench/`, not this page.
+
+{machine}.
+
+![Nanoseconds per decision, headway and its peers](benchmarks.svg)
+
+Ratios are the figures, nanoseconds only illustrate them: on another machine every side moves, and mostly together.
+"""
+
+METHOD = """\
+## How it is measured
+
+- One run, one process, the sides in turns of some milliseconds (A B A B ...). Every round gives one ratio of
+  neighbours in time; the figure is the median of the rounds, the range is their middle half.
+- "clock" is a call of `time.monotonic_ns()` in the same generated loop, `for _ in range(n): f()`. The loop's own cost is
+  in both sides and is not taken out. The garbage collector is on.
+- "Net of building it": the loop that only builds the string is timed in the same round and subtracted, an empty loop
+  is added back.
+- Every side is asked by hand before and after its rounds whether it is granted: a loop of refusals is not a figure.
+- The interpreted form, the threads and the million keys each run in a process of their own. Bytes per key are the growth
+  of resident memory, key strings included. Keys idle on a `ManualClock`; then one other key is asked.
+- Peers are set up for their fastest granted call, in memory, with a limit too high to matter. One that logs every grant
+  gets an empty log for each turn; one that expires keys in a thread has it ended before our turn. ratelimit is a
+  decorator: as an unkeyed call it counts net of calling the bare function, as a decorator it stands beside ours.
+
+## Again, on your machine
+
+```sh
+make bench                              # all of it, some minutes; writes this page
+.venv/bin/python -m bench --quick       # half a minute, writes nothing
+.venv/bin/python -m bench --only bucket --json figures.json
+```
+"""
+
+
+def grid(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of Markdown; every column but the first is flush right."""
+    heads = list(heads)
+    rule = ["---", *("---:" for _ in heads[1:])]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, rule, *rows))
+
+
+def page(report: Report) -> str:
+    """The whole page."""
+    bars = grid(
+        ("figure", "measured", "bar", "", "middle half", "ns"),
+        (
+            (
+                line.figure.title,
+                f"{line.value} {line.unit}".rstrip(),
+                line.bar,
+                {True: "holds", False: "**missed**", None: ""}[line.holds],
+                line.half,
+                line.ns,
+            )
+            for line in report.lines
+        ),
+    )
+    notes = [f"- {line.figure.title}: {line.reading.note}." for line in report.lines if line.reading.note]
+    parts = [HEAD.format(date=report.date, machine=report.machine), "## What headway promises, and holds\n", bars, ""]
+    parts += [*notes, "", "## Beside its peers\n"]
+    for name, title in GROUPS.items():
+        rows = report.group(name)
+        if not rows:
+            continue
+        remarks = {row.name: f" ({row.note})" if row.note else "" for row in rows}
+        body = ((row.name + remarks[row.name], f"{row.ns:.0f}", f"{row.ratio:.1f}") for row in rows)
+        parts += [grid((title, "ns per decision", "over ours"), body), ""]
+    parts.append(METHOD)
+    return "\n".join(parts)

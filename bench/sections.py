@@ -1,0 +1,14 @@
+"""All that `make bench` measures, in this order: peers last, because some of them start threads."""
+
+from bench import calls, crowd, keys, peers
+from bench.figure import Section
+
+SECTIONS: tuple[Section, ...] = (calls.SECTION, crowd.SECTION, keys.SECTION, peers.SECTION)
+
+GROUPS = {
+    "unkeyed": "One decision",
+    "keyed": "One decision for a key, 10,000 live keys",
+    "decorator": "A decorated function",
+    "async": "An awaited decision",
+}
+"""What the groups of the comparisons are called, in the order of the page and of the chart."""

@@ -1,0 +1,2 @@
+"""headway."""
+from headway import _form

@@ -1,0 +1,101 @@
+"""Calendar quotas: so many per hour, day or month, counted from zero when a new one begins.
+
+The weakness is known: n at the end of one window and n at the beginning of the next are 2n in a moment. It is here because
+many remotes count exactly so, and then counting like them is right: the time at which their window ends is the one thing a
+caller wants to know, and it is in every answer. Against a remote whose edge is not known exactly, use a `Window`.
+
+State is the end of the current window and what was used in it. A window is entered by the first call at or after the end of
+the old one; times are nanoseconds since the Unix epoch, because calendars are. If the wall clock is set back, the window that
+was entered stays the current one: it is never counted twice.
+
+Worked example, 3/day in UTC: at 23:59 three calls go and a fourth is told to wait 60 s. At 00:00 the count starts at zero.
+A cancelled call is given back within its own window (the mark is the window's end), and is worth nothing after it. What is
+settled for more than was taken counts as used, also beyond n; the next window starts at zero all the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule
+
+if TYPE_CHECKING:
+    from headway.core.limits import FixedWindow
+
+
+class FixedWindowRule(Rule):
+    __slots__ = ("window_of",)
+
+    def __init__(self, limit: FixedWindow) -> None:
+        Rule.__init__(self, limit, walled=True)
+        self.window_of = limit.window_of
+
+    def open(self) -> Ledger:
+        return FixedWindowLedger(self)
+
+
+class FixedWindowLedger(Ledger):
+    __slots__ = ("ends", "rule", "used")
+
+    def __init__(self, rule: FixedWindowRule) -> None:
+        self.tally = 0
+        self.rule = rule
+        self.ends = LONG_AGO
+        self.used = 0
+
+    def get_rule(self) -> Rule:
+        return self.rule
+
+    def roll(self, now: int) -> None:
+        if now >= self.ends:
+            self.used = 0
+            self.ends = self.rule.window_of(now)[1]
+
+    def wait(self, now: int, cost: int) -> int:
+        if cost > self.rule.capacity:
+            return FOREVER
+        self.roll(now)
+        return 0 if cost <= self.rule.capacity - self.used else self.ends - now
+
+    def take(self, at: int, cost: int) -> int:
+        self.roll(at)
+        self.used += cost
+        return self.ends
+
+    def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
+        if mark == self.ends:
+            self.used -= cost
+
+    def settle(self, now: int, cost: int, mark: int, tally: int, actual: int) -> None:
+        self.roll(now)
+        if actual > cost or mark == self.ends:
+            self.used += actual - cost
+
+    def remaining(self, now: int) -> int:
+        self.roll(now)
+        return max(0, self.rule.capacity - self.used)
+
+    def reset_after(self, now: int) -> int:
+        self.roll(now)
+        return self.ends - now
+
+    def idle(self, now: int) -> bool:
+        return now >= self.ends or self.used == 0
+
+    def exhaust(self, now: int) -> None:
+        self.roll(now)
+        self.used = max(self.used, self.rule.capacity)
+
+    def adopt(self, rule: Rule, now: int) -> None:
+        self.roll(now)
+        self.rule = rule  # type: ignore[assignment]
+        self.ends = self.rule.window_of(now)[1]
+
+    def copy(self) -> Ledger:
+        twin = FixedWindowLedger(self.rule)
+        twin.ends = self.ends
+        twin.used = self.used
+        return twin
+
+    def state(self) -> tuple[int, ...]:
+        return (self.ends, self.used)

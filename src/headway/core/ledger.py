@@ -1,0 +1,132 @@
+"""What every limit can be asked: the contract between the algorithms and everything above them.
+
+The naive contract is one method, "may I?", that looks and takes in one go. It is enough until two limits must agree
+(all or none), until somebody wants to look without taking, or until a waiter must know *when*. So a ledger splits the
+question in two, and everything else follows:
+
+    wait(now, cost)   how long until `cost` could be taken: 0 means now; changes nothing that can be observed
+    take(at, cost)    take it, at a time at which `wait` was 0; returns a mark by which it can be found again
+
+Peek is `wait` alone. Try is `wait`, and `take` if it was 0. All or none is `wait` on each, then `take` on each. Waiting
+is sleeping for what `wait` said and asking again. A reservation is `take` at a time in the future, for ledgers whose rule
+`promises`.
+
+`wait` is exact (one nanosecond earlier is refused, at the time it is granted) unless permits are out: then nobody knows
+when they come back, `wait` is the least it can be, and `sure` says when it will be granted even if nobody hands anything
+back; FOREVER if only a hand-back helps.
+
+What was taken may end in four ways. `complete` (it happened, and is over), `cancel` (it never happened), `abandon` (nobody
+knows), `settle` (it cost something else). One law holds for every kind: *cancel never mints; it restores exactly when
+nothing came after.*
+
+Times are integer nanoseconds of one clock that never runs backward; `walled` rules count theirs from the Unix epoch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headway.core.limits import Limit
+
+FOREVER = 1 << 62
+LONG_AGO = -(1 << 62)
+
+
+class Rule:
+    """A limit as integers, shared by the ledgers of all its keys."""
+
+    __slots__ = ("capacity", "held", "limit", "promises", "walled")
+
+    def __init__(
+        self, limit: Limit, *, held: bool = False, promises: bool = False, walled: bool = False
+    ) -> None:
+        self.limit = limit
+        self.capacity: int = limit.capacity
+        self.held = held
+        self.promises = promises
+        self.walled = walled
+
+    def open(self) -> Ledger:
+        """A fresh ledger: nothing was ever taken."""
+        raise NotImplementedError
+
+
+class Ledger:
+    """One rule's memory of one key; the methods here are what holds where a kind says nothing else."""
+
+    __slots__ = ("tally",)
+
+    def __init__(self) -> None:
+        # What a permit notes at its grant besides its mark; each kind has its own use for it.
+        self.tally = 0
+
+    def get_rule(self) -> Rule:
+        raise NotImplementedError
+
+    def wait(self, now: int, cost: int) -> int:
+        """Nanoseconds until `cost` could be taken; 0: now. A lower bound while permits are out."""
+        raise NotImplementedError
+
+    def sure(self, now: int, cost: int) -> int:
+        """Nanoseconds until `cost` can certainly be taken, whatever is or is not handed back."""
+        return self.wait(now, cost)
+
+    def take(self, at: int, cost: int) -> int:
+        """Take `cost` at a time at which `wait` is 0; returns the mark of this grant."""
+        raise NotImplementedError
+
+    def slot(self, now: int, cost: int) -> int:
+        """The time for which `cost` can be reserved, or -1 where too many are reserved already."""
+        return now + self.wait(now, cost)
+
+    def use(self, now: int, mark: int) -> int:
+        """A reservation is about to be spent: nanoseconds its holder still has to wait; 0: go."""
+        return 0
+
+    def complete(self, now: int, cost: int, mark: int) -> None:
+        """It happened and is over."""
+
+    def abandon(self, now: int, cost: int, mark: int) -> None:
+        """Nobody knows whether it happened."""
+
+    def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
+        """It never happened; `tally` is what the ledger's was at the grant."""
+
+    def settle(self, now: int, cost: int, mark: int, tally: int, actual: int) -> None:
+        """It happened, and cost `actual` instead of `cost`; more than was taken becomes debt."""
+
+    def remaining(self, now: int) -> int:
+        """What could be taken at once, now."""
+        raise NotImplementedError
+
+    def reset_after(self, now: int) -> int:
+        """Nanoseconds until the ledger is as if it were new, if nothing more is taken; FOREVER if unknown."""
+        raise NotImplementedError
+
+    def in_flight(self, now: int) -> int:
+        """What is checked out and has not ended."""
+        return 0
+
+    def exact(self, now: int, cost: int) -> bool:
+        """Whether `wait` is the time itself and not only a lower bound."""
+        return True
+
+    def idle(self, now: int) -> bool:
+        """Whether a fresh ledger would behave the same from now on."""
+        return self.reset_after(now) == 0
+
+    def exhaust(self, now: int) -> None:
+        """Count everything as just used: nobody knows what was sent before this moment."""
+
+    def adopt(self, rule: Rule, now: int) -> None:
+        """Go on under another rule of the same kind, without forgetting what was taken."""
+        raise NotImplementedError
+
+    def copy(self) -> Ledger:
+        """The same state, to try something out on."""
+        raise NotImplementedError
+
+    def state(self) -> tuple[int, ...]:
+        """The state as plain numbers: equal states behave equally."""
+        raise NotImplementedError

@@ -1,0 +1,118 @@
+"""Limits as people write them.
+
+    limits  =  limit { ";" limit }
+    limit   =  count rate  |  "1" "every" duration  |  count "concurrent"
+    rate    =  ( "/" | "per" ) duration [ "burst" count  |  "aligned" [ zone ] ]
+
+A duration is a unit with an optional number: `s`, `minute`, `250ms`, `1.5 hours`. Upper and lower case are
+the same (except in the name of a zone), white space is free, and `1_000` is a number. The scanner reads
+from left to right and never guesses: what it cannot read it points at, says what belongs there, and names
+the nearest spelling.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from headway.core.durations import MONTH, Scanner, duration_text
+from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
+from headway.errors import InvalidLimit
+
+__all__ = ["parse"]
+
+_AFTER_COUNT = "/ or per and a duration (100/minute), every (1 every 6s), or concurrent (5 concurrent)"
+_AFTER_RATE = "burst and a number, aligned, ; and another limit, or the end"
+
+
+def parse(text: str) -> Limit:
+    """The limit that the text describes; several, joined by `;`, become an `AllOf`.
+
+    >>> parse("100/minute"), parse("100/s burst 20"), parse("1 every 6s")
+    (Window(100, per=60), Bucket('100/s', burst=20), Spacing(6))
+    >>> parse("10/s; 500 per minute; 5 concurrent")
+    AllOf(Window(10, per=1), Window(500, per=60), Concurrency(5))
+    """
+    if not isinstance(text, str):
+        raise InvalidLimit(repr(text), None, 'a string such as "100/minute", or a Limit')
+    scan = Scanner(text)
+    limits = [_limit(scan)]
+    while scan.skip(";"):
+        limits.append(_limit(scan))
+    if scan.peek():
+        scan.fail("; and another limit, or the end")
+    return limits[0] if len(limits) == 1 else AllOf(*limits)
+
+
+def _limit(scan: Scanner) -> Limit:
+    scan.peek()
+    start = scan.at
+    count = scan.count()
+    if scan.skip("/"):
+        return _rate(scan, start, count)
+    scan.peek()
+    word_at = scan.at
+    word = scan.word()
+    if word == "per":
+        return _rate(scan, start, count)
+    if word == "every":
+        return _every(scan, start, count)
+    if word == "concurrent":
+        return Concurrency(count)
+    return scan.fail(_AFTER_COUNT, _unknown(word, ["per", "every", "concurrent"]), word_at)
+
+
+def _rate(scan: Scanner, start: int, count: int) -> Limit:
+    scan.peek()
+    per_at = scan.at
+    per_ns = scan.duration()
+    # The exact text, and not seconds: a float cannot hold every number of nanoseconds.
+    per = "month" if per_ns == MONTH else f"{per_ns}ns"
+    scan.peek()
+    word_at = scan.at
+    word = scan.word()
+    if word == "aligned":
+        scan.peek()
+        zone_at = scan.at
+        zone = scan.chunk() or "UTC"
+        tz = "UTC" if zone.lower() == "utc" else zone
+        return _build(scan, zone_at, lambda: FixedWindow(count, per=per, tz=tz))
+    if per_ns == MONTH:
+        scan.fail("month aligned, or a number of days", "a month is no fixed duration", per_at)
+    if word == "burst":
+        scan.peek()
+        burst_at = scan.at
+        burst = scan.count()
+        if burst == 0:
+            scan.fail("a whole number from 1 up", "a burst of 0 admits nothing", burst_at)
+        return _build(scan, start, lambda: Bucket((count, per), burst=burst))
+    if word or scan.peek() not in ("", ";"):
+        scan.fail(_AFTER_RATE, _unknown(word, ["burst", "aligned"]), word_at)
+    return Window(count, per=per)
+
+
+def _every(scan: Scanner, start: int, count: int) -> Limit:
+    scan.peek()
+    interval_at = scan.at
+    interval_ns = scan.duration()
+    if interval_ns == MONTH:
+        scan.fail("a number of days", "a month is no fixed duration", interval_at)
+    if count != 1:
+        even = count and interval_ns % count == 0
+        hint = f"; write 1 every {duration_text(interval_ns // count)}" if even else ""
+        scan.fail("1, because it is always one that goes every so often", f"{count} every{hint}", start)
+    return _build(scan, start, lambda: Spacing(f"{interval_ns}ns"))
+
+
+def _build(scan: Scanner, at: int, build: Callable[[], Limit]) -> Limit:
+    """What only the limit itself can check, reported at its place in the text."""
+    try:
+        return build()
+    except InvalidLimit as error:
+        problem = f"{error.text}: {error.problem}" if error.problem else error.text
+        raise InvalidLimit(scan.text, at, error.accepted, problem) from None
+
+
+def _unknown(word: str, words: list[str]) -> str:
+    near = difflib.get_close_matches(word, words, 1, 0.7)
+    return f"unknown word {word!r}" + (f"; did you mean {near[0]!r}?" if near else "") if word else ""

@@ -1,0 +1,130 @@
+# cython: boundscheck=False, wraparound=False, initializedcheck=False
+"""A queue of (time, count) pairs in the order of time: what a window remembers.
+
+A sliding window must know when each of its permits comes back. One number per permit is too much for a million a day, so
+permits that share a time share an entry, a *run*. Runs arrive in the order of time and leave in the order of time; only a
+permit that ends early is looked up in the middle, by bisection.
+
+The pairs lie in one flat array of 64-bit integers, used as a ring: entry i is at `cells[2 * ((head + i) & mask)]`. Emptied
+runs in the middle stay until the head passes them or the ring is full, when they are squeezed out; so the ring never grows
+beyond twice the number of live runs.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+SMALLEST = 4
+
+
+class Runs:
+    __slots__ = ("cells", "head", "mask", "size", "total")
+
+    def __init__(self) -> None:
+        self.cells = array("q", bytes(16 * SMALLEST))
+        self.mask = SMALLEST - 1
+        self.head = 0
+        self.size = 0
+        self.total = 0
+
+    def first_time(self) -> int:
+        """The time of the first run; there must be one."""
+        return self.cells[2 * self.head]
+
+    def last_time(self) -> int:
+        return self.cells[2 * ((self.head + self.size - 1) & self.mask)]
+
+    def add(self, time: int, count: int) -> int:
+        """Add at the end; a time before the last run's is rounded up to it. Returns the time that was recorded."""
+        if self.size > 0:
+            last = 2 * ((self.head + self.size - 1) & self.mask)
+            if self.cells[last] >= time:
+                self.cells[last + 1] += count
+                self.total += count
+                return self.cells[last]
+            if self.size > self.mask:
+                self.make_room()
+        spot = 2 * ((self.head + self.size) & self.mask)
+        self.cells[spot] = time
+        self.cells[spot + 1] = count
+        self.size += 1
+        self.total += count
+        return time
+
+    def pop(self) -> int:
+        """Drop the first run; returns its count."""
+        count = self.cells[2 * self.head + 1]
+        self.head = (self.head + 1) & self.mask
+        self.size -= 1
+        self.total -= count
+        return count
+
+    def remove(self, time: int, count: int) -> int:
+        """Take up to `count` out of the run of exactly this time; returns how many were found there."""
+        low = 0
+        high = self.size
+        while low < high:
+            middle = (low + high) // 2
+            if self.cells[2 * ((self.head + middle) & self.mask)] < time:
+                low = middle + 1
+            else:
+                high = middle
+        if low >= self.size:
+            return 0
+        spot = 2 * ((self.head + low) & self.mask)
+        if self.cells[spot] != time:
+            return 0
+        found = self.cells[spot + 1]
+        if found > count:
+            found = count
+        self.cells[spot + 1] -= found
+        self.total -= found
+        while self.size > 0 and self.cells[2 * self.head + 1] == 0:
+            self.head = (self.head + 1) & self.mask
+            self.size -= 1
+        return found
+
+    def time_of(self, count: int) -> int:
+        """The time of the run that brings the sum to `count`; there must be as many."""
+        spot = 2 * self.head
+        for i in range(self.size):
+            spot = 2 * ((self.head + i) & self.mask)
+            count -= self.cells[spot + 1]
+            if count <= 0:
+                break
+        return self.cells[spot]
+
+    def shift(self, by: int) -> None:
+        """Move every time."""
+        for i in range(self.size):
+            self.cells[2 * ((self.head + i) & self.mask)] += by
+
+    def make_room(self) -> None:
+        """Squeeze empty runs out, into a ring of at least twice as many places as runs are left."""
+        live = self.pairs()
+        places = SMALLEST
+        while places < len(live):
+            places *= 2
+        self.cells = array("q", live + (0,) * (2 * places - len(live)))
+        self.head = 0
+        self.size = len(live) // 2
+        self.mask = places - 1
+
+    def copy(self) -> Runs:
+        twin = Runs()
+        twin.cells = array("q", self.cells)
+        twin.head = self.head
+        twin.mask = self.mask
+        twin.size = self.size
+        twin.total = self.total
+        return twin
+
+    def pairs(self) -> tuple[int, ...]:
+        """The live runs, flat: (time, count, time, count, ...)."""
+        flat: list[int] = []
+        for i in range(self.size):
+            spot = 2 * ((self.head + i) & self.mask)
+            if self.cells[spot + 1] > 0:
+                flat.append(self.cells[spot])
+                flat.append(self.cells[spot + 1])
+        return tuple(flat)

@@ -1,0 +1,122 @@
+"""One at a time, never closer than an interval, and slots that can be reserved ahead.
+
+The naive spacer remembers the last call and refuses whoever comes within the interval. The refused ask again and again, and
+who asks at the lucky moment wins. Remember instead the last slot that was *given away*, which may lie in the future: the next
+caller gets the slot after it, and knows at once how long to sleep. One register, `last`, is all the state there is:
+
+    now >= last + step      last = now, go
+    otherwise               ceil((last - now) / step) slots are reserved already; fewer than `max_reserved`: last += step, go
+                            at the new last; else come back when the oldest of them is used up
+
+(The floor instead of the ceiling lets one too many in: at last - now = 0.5 step one slot is taken, not none.)
+
+Sleepers wake late. Two holders with slots 6 s apart are only 5.9 s apart if the first is 0.1 s late and the second is not. So
+what counts is the *use*: `used` is the time of the last one, and who comes within an interval of it waits the little that is
+missing. A holder later than `expire_after` past its slot may meet the one behind it, so `step = interval + expire_after`
+keeps that much between slots. In memory `expire_after` is 0: who waits in line takes its slot when it wakes.
+`strict=False` steps by the interval, lets late holders go at once and so promises the average only.
+
+Worked example, 1 every 6 s: a call at 3 goes (last = 3), one at 10 goes (last = 10), one at 15 is told to wait 1 s and reserves
+16; one at 15.5 reserves 22.
+
+A cancelled slot is given back when it is the last one; `tally` holds what `last` was before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule
+
+if TYPE_CHECKING:
+    from headway.core.limits import Spacing
+
+
+class SpacingRule(Rule):
+    __slots__ = ("interval", "max_reserved", "step", "strict")
+
+    def __init__(self, limit: Spacing) -> None:
+        Rule.__init__(self, limit, promises=True)
+        self.interval: int = limit.interval_ns
+        self.strict: bool = limit.strict
+        self.step: int = limit.interval_ns + (limit.expire_after_ns or 0 if limit.strict else 0)
+        self.max_reserved: int = limit.max_reserved
+
+    def open(self) -> Ledger:
+        return SpacingLedger(self)
+
+
+class SpacingLedger(Ledger):
+    __slots__ = ("last", "rule", "used")
+
+    def __init__(self, rule: SpacingRule) -> None:
+        self.rule = rule
+        self.last = LONG_AGO
+        self.used = LONG_AGO
+        self.tally = LONG_AGO
+
+    def get_rule(self) -> Rule:
+        return self.rule
+
+    def next(self) -> int:
+        """The first time that is still free."""
+        after = self.last + self.rule.step
+        return after if after > self.used + self.rule.interval else self.used + self.rule.interval
+
+    def wait(self, now: int, cost: int) -> int:
+        if cost > 1:
+            return FOREVER
+        return self.next() - now if self.next() > now else 0
+
+    def take(self, at: int, cost: int) -> int:
+        self.tally = self.last
+        self.last = at
+        return at
+
+    def slot(self, now: int, cost: int) -> int:
+        if now >= self.next():
+            return now
+        ahead = self.last - now
+        reserved = -(-ahead // self.rule.step) if ahead > 0 else 0
+        return self.next() if reserved < self.rule.max_reserved else -1
+
+    def use(self, now: int, mark: int) -> int:
+        if self.rule.strict:
+            if now < self.used + self.rule.interval:
+                return self.used + self.rule.interval - now
+            self.used = now
+        return 0
+
+    def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
+        if self.last == mark:
+            self.last = tally
+            self.tally = LONG_AGO
+
+    def settle(self, now: int, cost: int, mark: int, tally: int, actual: int) -> None:
+        if actual < cost:
+            self.cancel(now, cost, mark, tally)
+        elif actual > cost:
+            self.tally = self.last
+            self.last = max(self.last, now) + min(actual - cost, FOREVER // self.rule.step - 1) * self.rule.step
+
+    def remaining(self, now: int) -> int:
+        return 1 if now >= self.next() else 0
+
+    def reset_after(self, now: int) -> int:
+        return self.next() - now if self.next() > now else 0
+
+    def exhaust(self, now: int) -> None:
+        self.last = now
+
+    def adopt(self, rule: Rule, now: int) -> None:
+        self.rule = rule  # type: ignore[assignment]
+
+    def copy(self) -> Ledger:
+        twin = SpacingLedger(self.rule)
+        twin.last = self.last
+        twin.used = self.used
+        twin.tally = self.tally
+        return twin
+
+    def state(self) -> tuple[int, ...]:
+        return (self.last, self.used)

@@ -1,0 +1,215 @@
+"""Never more than n in any w, wherever the window starts, as the remote measures it.
+
+The naive window counts per calendar second or minute and starts again at zero: 2n fit around its edge. The next idea
+remembers when each of the last n calls was *sent* and allows another when the oldest is w old. That is exact for a limit
+of our own. It is not when somebody else counts: a call sent at 0 may be noted there at 0.9, one sent at 1.0 may be noted at
+1.0, and the remote saw two within a tenth of a second.
+
+So turn calls into currency. n permits exist from the start, and never more. A call checks one out; while it is out, nobody
+else has it, so it cannot matter when the remote notes the call. When the answer is there the call has certainly been noted,
+and the permit *cools*: it is usable again at completion + gap, where the gap (`headway.core.remote`) is w as it looks
+through their clock and ours. A permit is thus in one of three places, and the sum is always n:
+
+    free      usable now                         a number
+    cooling   usable at a known time             runs of (usable at, count), in order of time
+    out       checked out, not ended yet         runs of (granted at, count), in order of time
+
+    take      free -> out            (without a remote the call is its own record: free -> cooling, usable at + w)
+    complete  out  -> cooling        usable at now + gap
+    cancel    out  -> free           it was usable when it was taken, and nothing happened since
+    abandon   out stays out          until granted + transit: by then the remote has noted it or never will. A permit that
+                                     nobody ended counts as completed at that moment, abandoned or not: an answer that takes
+                                     30 s does not hold its permit for 30 s
+
+Worked example: "2/s", remote, gap 1.02 s. Two calls go at 0, answers at 0.1 and 0.3. The permits are usable at 1.12 and 1.32;
+a third caller at 0.2 hears "1.12, exactly", since one of the two is cooling already. Had it asked at 0.05, both were out: "at
+least 1.02 s from now", and nothing exact.
+
+`free` may fall below zero: who settles for more than was taken has used permits that were not there. They cool like all
+others, and the next grant has to wait until free is positive again. That is all there is to debt.
+
+For n above 1024 times are rounded *up* to a grid of 1/1024 of the window when they are recorded, and never revised: the
+ledger of 1,000,000 a day stays at some kilobytes, and a promise once given stays true.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headway.core.ledger import Ledger, Rule
+from headway.core.remote import gap_ns, transit_ns
+from headway.core.runs import Runs
+
+if TYPE_CHECKING:
+    from headway.core.limits import Window
+
+FINE = 1024
+
+
+class WindowRule(Rule):
+    """n permits, each usable `gap` after its completion, and completed `transit` after its grant at the latest."""
+
+    __slots__ = ("gap", "grid", "out_grid", "transit")
+
+    def __init__(self, limit: Window, resolution_ns: int, drift_ppm: float) -> None:
+        Rule.__init__(self, limit, held=limit.remote is not None)
+        self.gap: int = limit.per_ns
+        self.transit = 0
+        if limit.remote is not None:
+            self.gap = gap_ns(limit.per_ns, limit.remote, resolution_ns, drift_ppm)
+            self.transit = transit_ns(limit.remote, resolution_ns, drift_ppm)
+        coarse = limit.count > FINE
+        self.grid: int = max(1, limit.per_ns // FINE) if coarse else 1
+        self.out_grid: int = max(1, self.transit // FINE) if coarse else 1
+
+    def open(self) -> Ledger:
+        return WindowLedger(self)
+
+
+class WindowLedger(Ledger):
+    __slots__ = ("cooling", "free", "out", "rule")
+
+    def __init__(self, rule: WindowRule) -> None:
+        self.tally = 0
+        self.rule = rule
+        self.free: int = rule.capacity
+        self.cooling = Runs()
+        self.out = Runs() if rule.held else None
+
+    def get_rule(self) -> Rule:
+        return self.rule
+
+    def advance(self, now: int) -> None:
+        """Let time act: overdue permits complete, cooled ones become free. Nothing observable changes."""
+        out = self.out
+        if out is not None:
+            while out.size > 0 and out.first_time() + self.rule.transit <= now:
+                due = out.first_time() + self.rule.transit
+                self.cool(due, out.pop())
+        cooling = self.cooling
+        while cooling.size > 0 and cooling.first_time() <= now:
+            self.free += cooling.pop()
+
+    def cool(self, completed: int, count: int) -> int:
+        usable = completed + self.rule.gap
+        if self.rule.grid > 1:
+            usable = -(-usable // self.rule.grid) * self.rule.grid
+        return self.cooling.add(usable, count)
+
+    def wait(self, now: int, cost: int) -> int:
+        self.advance(now)
+        need = cost - self.free
+        if need <= 0:
+            return 0
+        if need <= self.cooling.total:
+            return self.cooling.time_of(need) - now
+        # The missing ones are out. At best they complete this instant; what cools already is free before them.
+        return self.rule.gap if self.rule.gap > 1 else 1
+
+    def sure(self, now: int, cost: int) -> int:
+        self.advance(now)
+        need = cost - self.free
+        if need <= 0:
+            return 0
+        if need <= self.cooling.total:
+            return self.cooling.time_of(need) - now
+        assert self.out is not None
+        usable = self.out.time_of(need - self.cooling.total) + self.rule.transit + self.rule.gap
+        if self.rule.grid > 1:
+            usable = -(-usable // self.rule.grid) * self.rule.grid
+        return usable - now if usable > now else 1
+
+    def exact(self, now: int, cost: int) -> bool:
+        self.advance(now)
+        return cost - self.free <= self.cooling.total
+
+    def take(self, at: int, cost: int) -> int:
+        self.advance(at)
+        self.free -= cost
+        if self.out is None:
+            return self.cool(at, cost)
+        if self.rule.out_grid > 1:
+            at = -(-at // self.rule.out_grid) * self.rule.out_grid
+        return self.out.add(at, cost)
+
+    def complete(self, now: int, cost: int, mark: int) -> None:
+        self.advance(now)
+        if self.out is not None:
+            found = self.out.remove(mark, cost)
+            if found > 0:
+                self.cool(now, found)
+
+    def abandon(self, now: int, cost: int, mark: int) -> None:
+        pass  # it stays out until its transit is over
+
+    def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
+        self.advance(now)
+        if self.out is None:
+            self.free += self.cooling.remove(mark, cost)
+        else:
+            self.free += self.out.remove(mark, cost)
+
+    def settle(self, now: int, cost: int, mark: int, tally: int, actual: int) -> None:
+        self.advance(now)
+        if actual < cost:
+            self.cancel(now, cost - actual, mark, tally)
+        elif actual > cost:
+            self.free -= actual - cost
+            self.cool(now, actual - cost)
+        self.complete(now, min(cost, actual), mark)
+
+    def remaining(self, now: int) -> int:
+        self.advance(now)
+        return self.free if self.free > 0 else 0
+
+    def reset_after(self, now: int) -> int:
+        self.advance(now)
+        last = now
+        if self.cooling.size > 0:
+            last = self.cooling.last_time()
+        if self.out is not None and self.out.size > 0:
+            last = max(last, self.out.last_time() + self.rule.transit + self.rule.gap)
+        return last - now
+
+    def in_flight(self, now: int) -> int:
+        self.advance(now)
+        return 0 if self.out is None else self.out.total
+
+    def idle(self, now: int) -> bool:
+        self.advance(now)
+        return self.free == self.rule.capacity
+
+    def exhaust(self, now: int) -> None:
+        self.advance(now)
+        count, self.free = self.free, 0
+        if count <= 0:
+            return
+        if self.out is None:
+            self.cool(now, count)
+        else:
+            self.out.add(now, count)
+
+    def adopt(self, rule: Rule, now: int) -> None:
+        self.advance(now)
+        before = self.rule
+        self.rule = rule  # type: ignore[assignment]
+        self.free += self.rule.capacity - before.capacity
+        self.cooling.shift(self.rule.gap - before.gap)
+        if self.out is None and self.rule.held:
+            self.out = Runs()
+        elif self.out is not None and not self.rule.held:
+            count = self.out.total
+            self.out = None
+            if count > 0:
+                self.cool(now, count)
+
+    def copy(self) -> Ledger:
+        twin = WindowLedger(self.rule)
+        twin.free = self.free
+        twin.cooling = self.cooling.copy()
+        twin.out = None if self.out is None else self.out.copy()
+        return twin
+
+    def state(self) -> tuple[int, ...]:
+        out = () if self.out is None else self.out.pairs()
+        return (self.free, *self.cooling.pairs(), -1, *out)

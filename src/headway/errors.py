@@ -1,0 +1,280 @@
+"""What can go wrong, as one family.
+
+Everything headway raises on purpose is a `HeadwayError`. The facts are attributes, so that no caller ever has
+to read a message; the message is for people. Mistakes in a call are also `ValueError` or `TypeError`, because
+that is what they are. All of them survive pickling, since they travel between processes.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+__all__ = [
+    "Closed",
+    "EngineUnavailable",
+    "HeadwayError",
+    "InvalidArgument",
+    "InvalidKey",
+    "InvalidLimit",
+    "LimitMismatch",
+    "NotPromised",
+    "PermitExpired",
+    "PermitFinished",
+    "RateLimited",
+    "UnsupportedAsync",
+]
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration as a person says it.
+
+    >>> seconds_text(0.25), seconds_text(86400), seconds_text(0.0000025)
+    ('0.25 s', '86400 s', '2.5 us')
+    """
+    if math.isinf(seconds) or math.isnan(seconds) or seconds == 0:
+        return f"{seconds:g} s"
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us"), (1e9, "ns")):
+        scaled = seconds * factor
+        if abs(scaled) >= (0.01 if unit == "s" else 1) or unit == "ns":
+            break
+    return f"{scaled:.0f} {unit}" if abs(scaled) >= 1000 else f"{scaled:.3g} {unit}"
+
+
+def _portable(fact: object) -> object:
+    """The fact, or its repr where it cannot travel: an error that fails to pickle hides what went wrong."""
+    try:
+        pickle.dumps(fact)
+    except Exception:  # noqa: BLE001 - the fact's own __getstate__ may raise anything
+        return repr(fact)
+    return fact
+
+
+def _rebuild(kind: type[HeadwayError], message: str, facts: dict[str, object]) -> HeadwayError:
+    error = kind.__new__(kind)
+    error.args = (message,)
+    error.__dict__.update(facts)
+    return error
+
+
+class HeadwayError(Exception):
+    """The root of the family.
+
+    >>> issubclass(RateLimited, HeadwayError)
+    True
+    """
+
+    # The default rebuilds by calling the class with the message alone, which would lose every fact.
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = {name: _portable(fact) for name, fact in self.__dict__.items()}
+        return _rebuild, (type(self), str(self), facts)
+
+
+class RateLimited(HeadwayError):
+    """No permit. `retry_after` is in seconds, `inf` when waiting will not help.
+
+    `reason` is one of "limit", "timeout", "max_waiting", "paused", "never".
+
+    >>> print(RateLimited(0.25, limit="100/minute", key="u1"))
+    rate limited: 100/minute for key 'u1'; retry in 0.25 s
+    >>> print(RateLimited(3.2, limit="100/minute", reason="timeout", timeout=1))
+    rate limited: 100/minute; would have to wait 3.2 s, longer than timeout=1 s
+    """
+
+    # `limit` is a Limit and `status` a Status; both live in layers above this one.
+    def __init__(
+        self,
+        retry_after: float,
+        *,
+        limit: Any = None,
+        key: str | None = None,
+        status: Any = None,
+        reason: str = "limit",
+        timeout: float | None = None,
+        max_waiting: int | None = None,
+    ) -> None:
+        self.retry_after = retry_after
+        self.limit = limit
+        self.key = key
+        self.status = status
+        self.reason = reason
+        self.timeout = timeout
+        self.max_waiting = max_waiting
+        super().__init__(f"rate limited: {self._subject()}{self._why()}")
+
+    def _subject(self) -> str:
+        limit = "" if self.limit is None else str(self.limit)
+        key = "" if self.key is None else f"key {self.key!r}"
+        subject = " for ".join(filter(None, (limit, key)))
+        return subject and f"{subject}; "
+
+    def _why(self) -> str:
+        wait = seconds_text(self.retry_after)
+        retry = "it is not known when to retry" if math.isinf(self.retry_after) else f"retry in {wait}"
+        if self.reason == "never":
+            return "this limit never grants it, so waiting does not help"
+        if self.reason == "timeout" and self.timeout is not None:
+            allowed = f"timeout={seconds_text(self.timeout)}"
+            if self.timeout < self.retry_after < math.inf:
+                return f"would have to wait {wait}, longer than {allowed}"
+            return f"not granted within {allowed}; {retry}"
+        if self.reason == "max_waiting":
+            bound = "" if self.max_waiting is None else f" (max_waiting={self.max_waiting})"
+            return f"too many are waiting already{bound}; {retry}"
+        return f"paused; {retry}" if self.reason == "paused" else retry
+
+
+class Closed(HeadwayError):
+    """The limiter was closed, before the call or while it waited.
+
+    >>> print(Closed("api"))
+    limiter 'api' is closed
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
+        super().__init__("the limiter is closed" if name is None else f"limiter {name!r} is closed")
+
+
+_ENDED = {"complete": "completed", "cancel": "cancelled", "abandon": "abandoned", "settle": "settled"}
+
+
+class PermitFinished(HeadwayError):
+    """A permit was ended a second time: `ended` says how it ended, `asked` what was asked of it now.
+
+    >>> print(PermitFinished("complete", "cancel"))
+    permit already completed, cannot cancel it: a permit ends once
+    """
+
+    def __init__(self, ended: str, asked: str) -> None:
+        self.ended = ended
+        self.asked = asked
+        super().__init__(f"permit already {_ENDED.get(ended, ended)}, cannot {asked} it: a permit ends once")
+
+
+class PermitExpired(HeadwayError):
+    """A permit was spent after its dispatch deadline; by then it may belong to another. `late` is in seconds.
+
+    >>> print(PermitExpired(2.0))
+    permit expired 2 s ago: do not send, acquire a new one
+    """
+
+    def __init__(self, late: float | None = None) -> None:
+        self.late = late
+        when = "" if late is None else f" {seconds_text(late)} ago"
+        super().__init__(f"permit expired{when}: do not send, acquire a new one")
+
+
+class LimitMismatch(HeadwayError):
+    """One name, two kinds of limit: the ledger of one cannot be read as the other.
+
+    >>> print(LimitMismatch("api", "100/minute", "5 concurrent"))
+    'api' is kept as '100/minute', not as '5 concurrent': use another name, or reset it first
+    """
+
+    def __init__(self, name: str | None, existing: Any, requested: Any) -> None:
+        self.name = name
+        self.existing = existing
+        self.requested = requested
+        whose = "this ledger" if name is None else repr(name)
+        hint = "use another name, or reset it first"
+        super().__init__(f"{whose} is kept as '{existing}', not as '{requested}': {hint}")
+
+
+class EngineUnavailable(HeadwayError):
+    """The engine did not answer. `engine` is its address without secrets, `cause_text` what was heard of it.
+
+    >>> print(EngineUnavailable("redis://db", "timed out"))
+    engine redis://db is unavailable: timed out
+    """
+
+    def __init__(self, engine: str, cause_text: str = "") -> None:
+        self.engine = engine
+        self.cause_text = cause_text
+        super().__init__(f"engine {engine} is unavailable" + (f": {cause_text}" if cause_text else ""))
+
+
+class InvalidLimit(HeadwayError, ValueError):
+    """A limit that cannot be. `position` counts the characters of `text` from 0; None: nothing to point at.
+
+    >>> print(InvalidLimit("5/minuts", 2, "a unit such as s or minute", "unknown unit"))
+    invalid limit '5/minuts', position 2: unknown unit
+        5/minuts
+          ^
+    accepted: a unit such as s or minute
+    """
+
+    def __init__(self, text: str, position: int | None = None, accepted: str = "", problem: str = "") -> None:
+        self.text = text
+        self.position = position
+        self.accepted = accepted
+        self.problem = problem
+        if position is None:
+            lines = [f"invalid limit {text}" + (f": {problem}" if problem else "")]
+            if accepted:
+                lines[0] += f"; accepted: {accepted}"
+        else:
+            # Of a very long text only the surroundings.
+            first = 0 if len(text) <= 100 else max(0, position - 50)
+            part = text[first : first + 100]
+            lines = [f"invalid limit {part!r}, position {position}" + (f": {problem}" if problem else "")]
+            shown = "".join(c if c.isprintable() else " " for c in part)
+            lines += [f"    {shown}", " " * (4 + position - first) + "^"]
+            lines += [f"accepted: {accepted}"] if accepted else []
+        super().__init__("\n".join(lines))
+
+
+class InvalidArgument(HeadwayError, ValueError):
+    """An argument outside of what is accepted.
+
+    >>> print(InvalidArgument("timeout", -1, "None, or seconds from 0 up"))
+    timeout=-1 is not accepted; give None, or seconds from 0 up
+    """
+
+    def __init__(self, argument: str, value: object, accepted: str) -> None:
+        self.argument = argument
+        self.value = value
+        self.accepted = accepted
+        super().__init__(f"{argument}={value!r} is not accepted; give {accepted}")
+
+
+class InvalidKey(HeadwayError, TypeError):
+    """Something that is no `str` where the key belongs.
+
+    >>> print(InvalidKey(5))
+    key must be a str or None, not int; did you mean cost=5?
+    """
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        hint = f"; did you mean cost={value!r}?" if number else ""
+        super().__init__(f"key must be a str or None, not {type(value).__name__}{hint}")
+
+
+class NotPromised(HeadwayError, TypeError):
+    """`reserve()` on a limit that cannot promise a time while its permits are out.
+
+    >>> print(NotPromised("5 concurrent"))
+    '5 concurrent' cannot promise a time, so it takes no reservations: use acquire() or hold()
+    """
+
+    def __init__(self, limit: Any) -> None:
+        self.limit = limit
+        hint = "use acquire() or hold()"
+        super().__init__(f"'{limit}' cannot promise a time, so it takes no reservations: {hint}")
+
+
+class UnsupportedAsync(HeadwayError, RuntimeError):
+    """An async verb was called where no asyncio event loop runs.
+
+    >>> print(UnsupportedAsync("trio"))
+    headway waits with asyncio, and this runs under trio: call the blocking verb in a worker thread
+    """
+
+    def __init__(self, running: str | None = None) -> None:
+        self.running = running
+        where = "no asyncio event loop is running here" if running is None else f"this runs under {running}"
+        hint = "call the blocking verb in a worker thread"
+        super().__init__(f"headway waits with asyncio, and {where}: {hint}")

@@ -1,0 +1,84 @@
+"""The build list is complete, and both wheels work where there is neither Cython nor anything else."""
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")
+MODULES = SETUP["compiled_modules"](ROOT / "src")
+
+# Prints the form that runs; the limit is used so that the compiled modules are really entered.
+USE = """
+import headway, importlib, sys
+assert headway.Limiter("5/s").try_acquire()
+assert "Cython" not in sys.modules
+files = {importlib.import_module(name).__file__ for name in sys.argv[1:]}
+print(*{file.endswith(".py") for file in files})
+"""
+
+
+def command(*words, **environ):
+    """Run quietly; on failure show what was said."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("HEADWAY_", "PYTHON"))}
+    done = subprocess.run(words, env=env | environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def test_every_pxd_is_in_the_build_list_and_nothing_else():
+    beside = {pxd.with_suffix(".py") for pxd in ROOT.glob("src/**/*.pxd") if pxd.name != "__init__.pxd"}
+    assert set(MODULES.values()) == beside
+    assert [file for file in MODULES.values() if not file.exists()] == [], "a .pxd without its .py"
+
+
+def test_packages_with_compiled_modules_have_an_init_pxd():
+    folders = {file.parent for file in MODULES.values()}
+    assert [folder for folder in folders if not (folder / "__init__.pxd").exists()] == [], "cimport needs it"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A clean copy of what is built, so that leftovers of other builds stay out of the wheel."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, copy)
+    leftovers = shutil.ignore_patterns("*.so", "*.pyd", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", copy / "src", ignore=leftovers)
+    return copy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["compiled", "pure"])
+def test_wheel_works_in_an_empty_environment(form, source, tmp_path):
+    compiled = form == "compiled"
+    if compiled and not (MODULES and SETUP["can_compile"]()):
+        pytest.skip("needs a C compiler: apt-get install gcc libc6-dev")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    wheel_options = ("--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(tmp_path))
+    command(*pip, "wheel", *wheel_options, str(source), HEADWAY_NO_EXT="0" if compiled else "1")
+    (wheel,) = tmp_path.glob("*.whl")
+    check_contents(wheel, compiled)
+
+    command(sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "empty"))
+    python = str(tmp_path / "empty" / ("Scripts" if os.name == "nt" else "bin") / "python")
+    command(*pip, "--python", python, "install", "--no-index", "--no-deps", str(wheel))
+    assert command(python, "-c", USE, *MODULES) == str(not compiled)
+    assert command(python, "-c", USE, *MODULES, HEADWAY_PURE="1") == "True"
+
+
+def check_contents(wheel, compiled):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert wheel.name.endswith("-py3-none-any.whl") != compiled
+    assert "headway/py.typed" in names
+    assert not [name for name in names if name.endswith((".c", ".html"))]
+    sources = {file.relative_to(ROOT / "src").as_posix() for file in MODULES.values()}
+    assert sources <= set(names), "the .py is needed for HEADWAY_PURE=1 and for tracebacks"
+    binaries = {name.partition(".")[0] + ".py" for name in names if name.endswith((".so", ".pyd"))}
+    assert binaries == (sources if compiled else set())
