@@ -1,10 +1,10 @@
 """What headway costs, measured beside its peers in one run: `make bench`, or `python -m bench --help`.
 
-    figure.py    what is claimed: a figure, its bar, the reading that answers it
-    timing.py    how it is measured: generated loops, sides that take turns, medians of ratios
-    alone.py     a probe in a process of its own
-    calls.py     one caller, one decision               crowd.py   many threads on one limiter
-    keys.py      a million keys                         peers.py   the other libraries, call for call
-    sections.py  the list of all of them: a new section (another engine, another front end) is one line there
-    report.py, page.py, chart.py    the terminal, docs/benchmarks.md, docs/benchmarks.svg
+- `figure.py`: what is claimed: a figure, its bar, the reading that answers it
+- `timing.py`: how it is measured: generated loops, sides that take turns, medians of ratios
+- `alone.py`: a probe in a process of its own
+- `calls.py`, `crowd.py`, `keys.py`: one caller, many threads on one limiter, a million keys
+- `peers.py`: the other libraries, call for call
+- `sections.py`: the list of all that is measured; a new section (another engine, another front end) is one line there
+- `report.py`, `page.py`, `chart.py`: the terminal, docs/benchmarks.md, docs/benchmarks.svg
 """

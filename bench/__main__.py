@@ -24,9 +24,13 @@ def arguments() -> argparse.Namespace:
         description="Measure headway beside its peers. A full run writes docs/benchmarks.md and docs/benchmarks.svg.",
         epilog=f"Sections: {', '.join(section.name for section in SECTIONS)}. Figures: {names}.",
     )
-    parser.add_argument("--only", metavar="NAME", action="append", help="a figure or a section; may be repeated")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", help="a figure or a section; may be repeated"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, about half a minute")
-    parser.add_argument("--json", metavar="FILE", help="write every figure there as well ('-': to standard output)")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write every figure there as well ('-': to standard output)"
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
     parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is after a full run, too")
     return parser.parse_args()
@@ -34,7 +38,9 @@ def arguments() -> argparse.Namespace:
 
 def chosen(only: list[str] | None) -> list[Figure]:
     """The figures that `--only` names, all of them without it."""
-    known = {name for section in SECTIONS for name in (section.name, *(figure.name for figure in section.figures))}
+    known = {
+        name for section in SECTIONS for name in (section.name, *(figure.name for figure in section.figures))
+    }
     unknown = [name for name in only or () if name not in known]
     if unknown:
         sys.exit(f"bench: no figure or section is called {', '.join(unknown)}; see --help")

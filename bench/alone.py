@@ -1,4 +1,4 @@
-"""A probe in a process of its own: another form of headway, nobody else's threads, memory that nothing else has used."""
+"""A probe in a process of its own: another form of headway, no other threads, memory not used before."""
 
 from __future__ import annotations
 

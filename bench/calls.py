@@ -143,7 +143,9 @@ def interpreted(effort: Effort) -> Findings:
     return Findings({"interpreted": over_clock(unkeyed(), effort)})
 
 
-def figure(name: str, title: str, side: Callable[[], Side], bar: float | None = None, note: str = "") -> Figure:
+def figure(
+    name: str, title: str, side: Callable[[], Side], bar: float | None = None, note: str = ""
+) -> Figure:
     return Figure(name, title, probe(name, side, note), bar=bar)
 
 
@@ -156,11 +158,16 @@ SECTION = Section(
         figure("window-log", "`Window` of 1,000 permits (exact log), `try_acquire()`", exact_window),
         figure("window-remote", "`Window` with `Remote`, `try_acquire()` + `complete()`", remote_window, 2.5),
         figure("denied", "`Bucket`, `try_acquire()` that is denied", denied),
-        figure("key-literal", "10,000 live keys, `try_acquire(\"user:42\")`", literal_key, 2),
+        figure("key-literal", '10,000 live keys, `try_acquire("user:42")`', literal_key, 2),
         figure("key-built", "10,000 live keys, a freshly built string, net of building it", built_key, 3),
         figure("with", "`with limiter:`", with_statement, 3),
         figure("decorator", "decorated trivial `def`, `Bucket`", decorated_bucket, 2.5),
-        figure("decorator-remote", "decorated trivial `def`, `Window` with `Remote`", decorated_remote_window, 3.5),
+        figure(
+            "decorator-remote",
+            "decorated trivial `def`, `Window` with `Remote`",
+            decorated_remote_window,
+            3.5,
+        ),
         figure("await", "`await limiter.acquire_async()`, permit available", awaited, 3),
         Figure("interpreted", "interpreted form, `Bucket`, `try_acquire()`", interpreted, bar=16),
     ),

@@ -16,12 +16,13 @@ WIDTH, LEFT, RIGHT = 860, 300, 130
 LINE, BAR, TITLE, TOP, FOOT = 22, 13, 36, 52, 34
 
 STYLE = """
-  .ground { fill: #ffffff } text { font: 12px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24292f }
+  text { font: 12px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #24292f }
+  .ground { fill: #ffffff }
   .title { font-size: 15px; font-weight: 600 } .group { font-weight: 600 } .soft { fill: #57606a }
-  .grid { stroke: #d0d7de } .ours { fill: #0a7d5a } .peer { fill: #9aa4af } .strong { font-weight: 600 }
+  .grid { stroke: #d0d7de } .ours rect { fill: #0a7d5a } .peer rect { fill: #9aa4af } .ours text { font-weight: 600 }
   @media (prefers-color-scheme: dark) {
     .ground { fill: #0d1117 } text { fill: #e6edf3 } .soft { fill: #9198a1 }
-    .grid { stroke: #30363d } .ours { fill: #3fb98a } .peer { fill: #5d6875 }
+    .grid { stroke: #30363d } .ours rect { fill: #3fb98a } .peer rect { fill: #5d6875 }
   }
 """
 
@@ -43,15 +44,16 @@ def chart(report: Report) -> str:
         parts.append(f'<text class="group" x="16" y="{y - 10}">{escape(title)}</text>')
         for row in rows:
             middle = y + LINE / 2
-            kind, strong = ("ours", " strong") if row.ours else ("peer", "")
-            ratio = "" if row.ours else f'<tspan class="soft">  {row.ratio:.1f}x</tspan>'
-            name = escape(row.name.replace("`", ""))
+            kind = "ours" if row.ours else "peer"
+            ratio = "" if row.ours else f'<tspan class="soft" dx="8">{row.ratio:.1f}x</tspan>'
+            name, base, length = escape(row.name.replace("`", "")), middle + 4, x(row.ns) - LEFT
+            box = f'x="{LEFT}" y="{middle - BAR / 2:.1f}" width="{length:.1f}" height="{BAR}" rx="2"'
             parts += [
-                f'<text class="{strong.strip()}" x="{LEFT - 8}" y="{middle + 4:.1f}" text-anchor="end">{name}</text>',
-                f'<rect class="{kind}" x="{LEFT}" y="{middle - BAR / 2:.1f}" width="{x(row.ns) - LEFT:.1f}"'
-                f' height="{BAR}" rx="2"/>',
-                f'<text class="{strong.strip()}" x="{x(row.ns) + 6:.1f}" y="{middle + 4:.1f}" xml:space="preserve">'
-                f"{row.ns:,.0f} ns{ratio}</text>",
+                f'<g class="{kind}">',
+                f'<text x="{LEFT - 8}" y="{base:.1f}" text-anchor="end">{name}</text>',
+                f"<rect {box}/>",
+                f'<text x="{LEFT + length + 6:.1f}" y="{base:.1f}">{row.ns:,.0f} ns{ratio}</text>',
+                "</g>",
             ]
             y += LINE
     bottom = y + 8
@@ -63,13 +65,16 @@ def chart(report: Report) -> str:
             f'<text class="soft" x="{x(decade):.1f}" y="{bottom + 16}" text-anchor="middle">{decade:,} ns</text>',
         ]
         decade *= 10
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + FOOT}" width="{WIDTH}"'
-        f' height="{bottom + FOOT}" role="img" aria-label="Nanoseconds per decision, headway and its peers">',
-        f"<style>{STYLE}</style>",
-        f'<rect class="ground" width="{WIDTH}" height="{bottom + FOOT}" rx="6"/>',
-        '<text class="title" x="16" y="30">Nanoseconds per granted decision (logarithmic; shorter is better)</text>',
-        *ticks,
-        *parts,
-        "</svg>\n",
-    ])
+    size = f'viewBox="0 0 {WIDTH} {bottom + FOOT}" width="{WIDTH}" height="{bottom + FOOT}"'
+    label = "Nanoseconds per decision, headway and its peers"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{label}">',
+            f"<style>{STYLE}</style>",
+            f'<rect class="ground" width="{WIDTH}" height="{bottom + FOOT}" rx="6"/>',
+            '<text class="title" x="16" y="30">Nanoseconds per granted decision (log scale, less is better)</text>',
+            *ticks,
+            *parts,
+            "</svg>\n",
+        ]
+    )

@@ -41,9 +41,12 @@ def parallel(effort: Effort) -> Findings:
     decisions = 100_000
     while seconds_for(decisions, 1) < (0.05 if effort.quick else 0.2):
         decisions *= 2
-    rounds = [(seconds_for(decisions, 1), seconds_for(decisions, THREADS)) for _ in range(5 if effort.quick else 15)]
+    rounds = [
+        (seconds_for(decisions, 1), seconds_for(decisions, THREADS)) for _ in range(5 if effort.quick else 15)
+    ]
     per_second = sorted(decisions / many for _, many in rounds)[len(rounds) // 2]
-    return Findings({"threads": spread([one / many for one, many in rounds], note=f"{per_second / 1e6:.1f} M/s in all")})
+    note = f"{per_second / 1e6:.1f} million decisions/s in all"
+    return Findings({"threads": spread([one / many for one, many in rounds], note=note)})
 
 
 @in_own_process()
@@ -71,17 +74,26 @@ def blocked(effort: Effort) -> Findings:
     for thread in crowd:
         thread.join()
     note = f"{granted} grants in {elapsed:.2f} s, fewest {min(grants)} and most {max(grants)} to a thread"
-    return Findings({
-        "blocked-rate": Reading(granted / elapsed / RATE, note=note),
-        "blocked-cpu": Reading(cpu / elapsed),
-    })
+    return Findings(
+        {
+            "blocked-rate": Reading(granted / elapsed / RATE, note=note),
+            "blocked-cpu": Reading(cpu / elapsed),
+        }
+    )
 
 
 SECTION = Section(
     "crowd",
     "Many threads",
     (
-        Figure("threads", f"{THREADS} threads on one limiter over 1 thread, decisions/s", parallel, ">=", 0.8, "x"),
+        Figure(
+            "threads",
+            f"{THREADS} threads on one limiter over 1 thread, decisions/s",
+            parallel,
+            ">=",
+            0.8,
+            "x",
+        ),
         Figure(
             "blocked-rate",
             f'{THREADS} threads blocked in `acquire()` on `"{RATE}/s burst 1"`: share of the rate achieved',

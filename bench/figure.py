@@ -16,8 +16,8 @@ class Effort:
     quick: bool = False
 
 
-FULL = Effort(rounds=300, slice_ms=2.0, seconds=3.0)
-QUICK = Effort(rounds=60, slice_ms=0.8, seconds=1.0, quick=True)
+FULL = Effort(rounds=600, slice_ms=2.0, seconds=3.0)
+QUICK = Effort(rounds=150, slice_ms=1.0, seconds=1.0, quick=True)
 
 
 @dataclass(frozen=True)

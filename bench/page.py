@@ -24,13 +24,13 @@ METHOD = """\
 
 - One run, one process, the sides in turns of some milliseconds (A B A B ...). Every round gives one ratio of
   neighbours in time; the figure is the median of the rounds, the range is their middle half.
-- "clock" is a call of `time.monotonic_ns()` in the same generated loop, `for _ in range(n): f()`. The loop's own cost is
-  in both sides and is not taken out. The garbage collector is on.
+- "clock" is a call of `time.monotonic_ns()` in the same generated loop, `for _ in range(n): f()`. The loop's own cost
+  is in both sides and is not taken out. The garbage collector is on.
 - "Net of building it": the loop that only builds the string is timed in the same round and subtracted, an empty loop
   is added back.
 - Every side is asked by hand before and after its rounds whether it is granted: a loop of refusals is not a figure.
-- The interpreted form, the threads and the million keys each run in a process of their own. Bytes per key are the growth
-  of resident memory, key strings included. Keys idle on a `ManualClock`; then one other key is asked.
+- The interpreted form, the threads and the million keys each run in a process of their own. Bytes per key are the
+  growth of resident memory, key strings included. Keys idle on a `ManualClock`; then one other key is asked.
 - Peers are set up for their fastest granted call, in memory, with a limit too high to matter. One that logs every grant
   gets an empty log for each turn; one that expires keys in a thread has it ended before our turn. ratelimit is a
   decorator: as an unkeyed call it counts net of calling the bare function, as a decorator it stands beside ours.
@@ -69,7 +69,12 @@ def page(report: Report) -> str:
         ),
     )
     notes = [f"- {line.figure.title}: {line.reading.note}." for line in report.lines if line.reading.note]
-    parts = [HEAD.format(date=report.date, machine=report.machine), "## What headway promises, and holds\n", bars, ""]
+    parts = [
+        HEAD.format(date=report.date, machine=report.machine),
+        "## Measured, and the bars set for it\n",
+        bars,
+        "",
+    ]
     parts += [*notes, "", "## Beside its peers\n"]
     for name, title in GROUPS.items():
         rows = report.group(name)

@@ -95,7 +95,7 @@ def pyrate_gcra() -> Side:
 
 def pyrate_keyed() -> Side:
     """Its names share one bucket unless a factory is written; this is the one of its manual, with a dict."""
-    from pyrate_limiter import BucketFactory, Limiter, MonotonicClock, Rate, RateItem, StateBucket
+    from pyrate_limiter import BucketFactory, InMemoryBucket, Limiter, MonotonicClock, Rate, RateItem
 
     class BucketPerName(BucketFactory):
         def __init__(self) -> None:
@@ -108,16 +108,18 @@ def pyrate_keyed() -> Side:
         def get(self, item: RateItem) -> Any:
             bucket = self.by_name.get(item.name)
             if bucket is None:
-                bucket = self.by_name[item.name] = StateBucket([Rate(HUGE, 1000)])
+                bucket = self.by_name[item.name] = InMemoryBucket([Rate(HUGE, 1000)])
             return bucket
 
-    limiter = Limiter(BucketPerName())
+    factory = BucketPerName()
+    limiter = Limiter(factory)
     for name in KEYS:
         limiter.try_acquire(name, blocking=False)
     return Side(
         'f("user:42", blocking=False)',
         {"f": limiter.try_acquire},
         granted=lambda: limiter.try_acquire("user:42", blocking=False),
+        before=factory.by_name["user:42"].flush,
     )
 
 
@@ -133,7 +135,9 @@ def throttled_side(algorithm: str, keys: list[str]) -> Side:
     for name in keys:
         limiter.limit(name)
     call = 'f("user:42")' if keys else "f()"
-    return Side(call, {"f": limiter.limit}, granted=lambda: not limiter.limit(keys[42] if keys else None).limited)
+    return Side(
+        call, {"f": limiter.limit}, granted=lambda: not limiter.limit(keys[42] if keys else None).limited
+    )
 
 
 def token_bucket_side(keys: list[str]) -> Side:
@@ -202,13 +206,19 @@ PEERS = (
     ),
     limits_peer("FixedWindowRateLimiter", "fixed window", "user:42", slice_ms=40.0),
     limits_peer("SlidingWindowCounterRateLimiter", "sliding window counter", "user:42", slice_ms=40.0),
-    Peer("keyed", "pyrate-limiter", "GCRA", pyrate_keyed),
+    Peer("keyed", "pyrate-limiter", "sliding log", pyrate_keyed),
     Peer("keyed", "throttled-py", "GCRA", lambda: throttled_side("gcra", KEYS)),
     Peer("keyed", "throttled-py", "token bucket", lambda: throttled_side("token_bucket", KEYS)),
     Peer("keyed", "token-bucket", "token bucket", lambda: token_bucket_side(KEYS)),
     Peer("decorator", "ratelimit", "fixed window", lambda: ratelimit_side(net=False)),
     Peer("async", "aiolimiter", "leaky bucket", aiolimiter_side),
-    Peer("async", "asynciolimiter", "leaky bucket", asynciolimiter_side),
+    Peer(
+        "async",
+        "asynciolimiter",
+        "leaky bucket",
+        asynciolimiter_side,
+        note="counts up, and reads no clock until its loop is idle",
+    ),
 )
 
 

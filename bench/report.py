@@ -25,6 +25,21 @@ FORMATS = {
 VERDICTS = {True: "holds", False: "MISSED", None: ""}
 
 
+def describe_machine() -> str:
+    """Processor, system, Python and the form of headway; nothing that names this one computer."""
+    processor = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    cores = 0
+    if cpuinfo.exists():
+        fields = [line.partition(":") for line in cpuinfo.read_text(encoding="utf-8").splitlines()]
+        models = [value.strip() for name, _, value in fields if name.strip() == "model name"]
+        processor, cores = (models[0], len(models)) if models else (processor, 0)
+    form = "compiled" if headway.compiled else "interpreted"
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    many = f", {cores} cores" if cores else ""
+    return f"{processor}{many}; {platform.system()}; {python}; headway {version('headway')}, {form} form"
+
+
 @dataclass(frozen=True)
 class Line:
     """A figure with its reading."""
@@ -71,7 +86,7 @@ class Report:
 
     lines: list[Line] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    machine: str = field(default_factory=lambda: machine())
+    machine: str = field(default_factory=describe_machine)
     date: str = field(default_factory=lambda: f"{datetime.now(UTC).date():%Y-%m-%d}")
 
     def missed(self) -> list[Line]:
@@ -100,21 +115,6 @@ class Report:
             ],
             "rows": [asdict(row) for row in self.rows],
         }
-
-
-def machine() -> str:
-    """Processor, system, Python and the form of headway; nothing that names this one computer."""
-    processor = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    cores = 0
-    if cpuinfo.exists():
-        fields = [line.partition(":") for line in cpuinfo.read_text(encoding="utf-8").splitlines()]
-        models = [value.strip() for name, _, value in fields if name.strip() == "model name"]
-        processor, cores = (models[0], len(models)) if models else (processor, 0)
-    form = "compiled" if headway.compiled else "interpreted"
-    python = f"{platform.python_implementation()} {platform.python_version()}"
-    many = f", {cores} cores" if cores else ""
-    return f"{processor}{many}; {platform.system()}; {python}; headway {version('headway')}, {form} form"
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -69,7 +69,9 @@ class Loop:
             body = f"for key in _keys: {statement}"
             self.per_turn = len(side.over)
         source = TEMPLATE.format(
-            kind="async def" if side.awaits else "def", names=", ".join(f"{name}={name}" for name in names), body=body
+            kind="async def" if side.awaits else "def",
+            names=", ".join(f"{name}={name}" for name in names),
+            body=body,
         )
         exec(compile(source, f"<loop: {statement}>", "exec"), names)
         self._loop = names["loop"]
@@ -121,12 +123,16 @@ class Timer:
         async def ask() -> bool:
             return self.side.granted is None or self.side.granted()
 
-        granted = self._runner.run(ask()) if self.side.awaits else self.side.granted is None or self.side.granted()
+        granted = (
+            self._runner.run(ask()) if self.side.awaits else self.side.granted is None or self.side.granted()
+        )
         if not granted:
             raise AssertionError(f"not granted, so not a measurement of granting: {self.side.statement}")
 
 
-def take_turns(sides: Sequence[Side], effort: Effort, *, slice_ms: float | None = None) -> list[tuple[float, ...]]:
+def take_turns(
+    sides: Sequence[Side], effort: Effort, *, slice_ms: float | None = None
+) -> list[tuple[float, ...]]:
     """One tuple for each round: nanoseconds per call of every side, in the order given.
 
     Longer slices than the effort's make fewer rounds of the same length in all.

@@ -1,2 +1,55 @@
-"""headway."""
-from headway import _form
+"""headway: rate limiting that can be proved.
+
+>>> from headway import Limiter
+>>> limiter = Limiter("100/minute")
+>>> with limiter:
+...     pass  # at most 100 of these in any minute
+
+The layout, from the bottom: `core` holds every algorithm as a pure state machine, `engines` keep their ledgers, `flows` say
+what waiting means and `drive` does it for threads and for tasks; `limiter` and `throttle` are what you call. `testing` has
+clocks that you can turn.
+"""
+
+from headway import _form  # noqa: F401 - first of all: it decides which form of the others is loaded
+from headway.clock import Clock, SystemClock, compiled
+from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
+from headway.core.notation import parse
+from headway.core.remote import Remote
+from headway.errors import (
+    Closed,
+    EngineUnavailable,
+    HeadwayError,
+    LimitMismatch,
+    PermitExpired,
+    PermitFinished,
+    RateLimited,
+)
+from headway.limiter import Event, Limiter
+from headway.permit import Permit
+from headway.status import Denied, Stats, Status
+
+__all__ = [
+    "AllOf",
+    "Bucket",
+    "Clock",
+    "Closed",
+    "Concurrency",
+    "Denied",
+    "Event",
+    "FixedWindow",
+    "HeadwayError",
+    "Limit",
+    "LimitMismatch",
+    "Limiter",
+    "Permit",
+    "PermitFinished",
+    "RateLimited",
+    "Remote",
+    "Spacing",
+    "Stats",
+    "Status",
+    "SystemClock",
+    "Window",
+    "compiled",
+    "parse",
+]

@@ -119,23 +119,25 @@ class BucketLedger(Ledger):
     def refund(self, now: int, cost: int, mark: int, tally: int) -> None:
         rule = self.rule
         since = (self.tally - tally) & WRAP
-        busy = self.tat + since - rule.room_ns
-        if busy < now:
-            busy = now
-        most = mark - since - busy
-        if most <= 0:
-            return
         whole = cost * rule.whole + cost * rule.part // rule.parts
         part = cost * rule.part % rule.parts
-        if whole >= most:
-            whole = most
-            part = 0
+        # Permits of less than a nanosecond may share a tat: then nobody knows whether something came after.
+        if since or mark != self.tat or rule.whole == 0:
+            busy = self.tat + since - rule.room_ns + 1
+            if busy < now:
+                busy = now
+            most = mark - since - busy
+            if most <= 0:
+                return
+            if whole >= most:
+                whole = most
+                part = 0
+            self.tally = (self.tally + whole + (1 if part else 0)) & WRAP
         self.tat -= whole
         self.part -= part
         if self.part < 0:
             self.part += rule.parts
             self.tat -= 1
-        self.tally = (self.tally + whole + (1 if part else 0)) & WRAP
 
     def remaining(self, now: int) -> int:
         rule = self.rule

@@ -1,0 +1,119 @@
+"""Who is served first: those who came first.
+
+The naive way to wait is to sleep and try again. Whoever happens to try at the right moment wins; heavy requests, which
+need a moment in which much is free, never do. The other naive way, a heap by cost, starves them by design.
+
+A line is a queue of tickets, numbered as they come. Only the *head* may take, whatever it costs, and while there is a line
+newcomers go to its end, also those who only wanted to try. The head sleeps until its permit is due, takes it *itself*, and
+calls the next. So a ticket that is cancelled between being called and waking has taken nothing: it leaves the line, and
+the one behind it is called instead. Nothing is handed over that could get lost on the way.
+
+A ticket may need several ledgers (a limit per host under a limit for all). It stands only in the lines of those that
+hold it up, at the place of its number, not at the end: who waits for its host does not block the others, and is still the
+first when its host is ready. Nothing is taken while waiting, so there is no deadlock.
+
+`plan` is the ledger as it will be when everybody in line has been served, and `plan_at` when that is; with it a newcomer
+learns its time without asking everybody ahead. It is thrown away whenever somebody leaves out of turn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from headway.core.ledger import Ledger
+
+
+class Bell(Protocol):
+    """What wakes the owner of a ticket."""
+
+    def ring(self) -> None: ...
+
+
+class Ticket:
+    """A place in line: what is wanted, and how to wake who wants it."""
+
+    __slots__ = ("bell", "costs", "granted", "keys", "lines", "marks", "number", "ready", "since", "slot")
+
+    def __init__(self, keys: tuple[str | None, ...], costs: tuple[int, ...]) -> None:
+        self.keys = keys
+        self.costs = costs
+        self.number = 0
+        self.since = 0
+        self.bell: Bell | None = None
+        self.lines: list[Line] = []
+        self.granted = False
+        self.marks: list[tuple[Ledger, int, int]] = []
+        # When to ask again: a time, or None for when the bell rings.
+        self.ready: int | None = None
+        # The time it was promised, where somebody reserved behind it; 0: none.
+        self.slot = 0
+
+
+class Line:
+    """Tickets in the order of their numbers.
+
+    >>> line = Line(0)
+    >>> first, second = Ticket((None,), (1,)), Ticket((None,), (1,))
+    >>> first.number, second.number = 1, 2
+    >>> line.join(second), line.join(first)
+    (None, None)
+    >>> line.head() is first
+    True
+    >>> line.leave(first), len(line), line.head() is second
+    (None, 1, True)
+    """
+
+    __slots__ = ("index", "plan", "plan_at", "served", "tickets")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.tickets: OrderedDict[int, Ticket] = OrderedDict()
+        self.plan: Ledger | None = None
+        self.plan_at = 0
+        # The slot that was taken last, where slots are promised.
+        self.served = 0
+
+    def __len__(self) -> int:
+        return len(self.tickets)
+
+    def head(self) -> Ticket:
+        return next(iter(self.tickets.values()))
+
+    def join(self, ticket: Ticket) -> None:
+        """Stand at the place of one's number; standing there already changes nothing."""
+        number = ticket.number
+        if number in self.tickets:
+            return
+        late = bool(self.tickets) and next(reversed(self.tickets)) > number
+        self.tickets[number] = ticket
+        ticket.lines.append(self)
+        if late:
+            self.tickets = OrderedDict(sorted(self.tickets.items()))
+            self.plan = None
+
+    def leave(self, ticket: Ticket) -> None:
+        """Give up one's place; who leaves from elsewhere than the head invalidates the plan."""
+        if self.plan is not None and self.head() is not ticket:
+            self.plan = None
+        del self.tickets[ticket.number]
+
+    def forecast(self, ledger: Ledger, now: int, cost: int) -> int:
+        """Nanoseconds until `cost` would be granted behind everybody in line; at least so long while permits are out."""
+        rule = ledger.get_rule()
+        if rule.held:
+            ahead = sum(ticket.costs[self.index] for ticket in self.tickets.values())
+            return ledger.wait(now, min(rule.capacity, ahead + cost))
+        if self.plan is None:
+            self.plan, self.plan_at = ledger.copy(), now
+            for ticket in self.tickets.values():
+                self.extend_plan(ticket.costs[self.index])
+        start = max(now, self.plan_at)
+        return start - now + self.plan.wait(start, cost)
+
+    def extend_plan(self, cost: int) -> None:
+        """Add one more to the plan, if there is one."""
+        if self.plan is not None:
+            self.plan_at += self.plan.wait(self.plan_at, cost)
+            self.plan.take(self.plan_at, cost)

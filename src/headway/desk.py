@@ -1,0 +1,367 @@
+"""Where permits are handed out: the verbs that are called often, and the one kernel behind them.
+
+Every verb is the same question with another patience. `try_acquire` has none, `acquire` waits up to its time-out, `with` waits and
+hands the permit back at the end. All ask `_grant` first, which decides at once or says no; only then the paths part.
+
+This file is compiled, and `Limiter` inherits from it: what is here is what users pay for on every call. The rest of the
+limiter, which is called once or rarely, is plain Python in `headway.limiter`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from threading import get_ident
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any
+
+from headway.core.durations import to_ns
+from headway.core.line import Ticket
+from headway.drive import run, run_async, running_loop
+from headway.engines.memory.book import ATOMIC
+from headway.errors import InvalidArgument, InvalidKey, RateLimited
+from headway.flows import Late, wait_in_line
+from headway.permit import Permit
+from headway.status import Denied, seconds, status_of
+
+try:
+    import cython
+except ImportError:
+    from headway import _cython as cython  # type: ignore[no-redef]
+
+if not cython.compiled:
+    # The compiled form has it from desk.pxd, as a C function.
+    from headway.permit import new_permit
+
+if TYPE_CHECKING:
+    from headway.core.ledger import Ledger
+    from headway.engines.memory.book import Book
+
+Key = str | Mapping[str, str] | None
+Cost = int | Mapping[str, int]
+Timeout = float | timedelta | EllipsisType | None
+
+MAX_COST = 1 << 62
+
+# C values where this file is compiled.
+_ATOMIC = ATOMIC
+_find_loop: Any = None
+
+
+def current_task() -> Any:
+    """The asyncio task that runs in this thread, or None; costs nothing before asyncio is imported."""
+    global _find_loop
+    if _find_loop is None:
+        if "asyncio" not in sys.modules:
+            return None
+        _find_loop = sys.modules["asyncio"]._get_running_loop  # noqa: SLF001
+    loop = _find_loop()
+    return None if loop is None else sys.modules["asyncio"].current_task(loop)
+
+
+class Desk:
+    """The hot half of a `Limiter`."""
+
+    __slots__ = ("_book", "_entered", "_listener", "_max_waiting", "_plain", "_timeout_ns", "_unit", "_warned_loop")
+
+    def __init__(self, book: Book, timeout_ns: int | None, max_waiting: int | None, listener: Any) -> None:
+        self._book = book
+        self._timeout_ns = timeout_ns
+        self._max_waiting = max_waiting
+        self._listener = listener
+        self._entered: list[Permit] = []
+        self._warned_loop = False
+        self.refit()
+
+    def refit(self) -> None:
+        """Note what the book allows: whether one ledger decides, and whether its permits are held."""
+        self._plain = self._book.solo and self._listener is None
+        self._unit: bool = self._book.held
+
+    # -- verbs ---------------------------------------------------------------------------------------------------
+
+    def try_acquire(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
+        """A `Permit` if there is one right now, else a `Denied` that says why; never waits.
+
+        >>> from headway import Limiter
+        >>> limiter = Limiter("1/minute")
+        >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
+        (True, False, True)
+        """
+        permit = self._grant(key, cost)
+        return self._deny(key, cost) if permit is None else permit
+
+    def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
+        """Wait for a permit, first come first served; raises `RateLimited` when `timeout` seconds cannot be enough.
+
+        >>> from headway import Limiter
+        >>> limiter = Limiter("1/minute")
+        >>> permit = limiter.acquire()
+        >>> limiter.acquire(timeout=0.1)
+        Traceback (most recent call last):
+        headway.errors.RateLimited: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
+        """
+        permit = self._grant(key, cost)
+        if permit is not None:
+            return permit
+        ticket, deadline = self._queue(key, cost, timeout)
+        self._mind_the_loop()
+        try:
+            run(wait_in_line(ticket, deadline, self._book.clock.now()), self._book, ticket)
+        except Late:
+            raise self._timed_out(key, cost, timeout) from None
+        return self._waited(ticket)
+
+    async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
+        """`acquire` for a task.
+
+        >>> import asyncio
+        >>> from headway import Limiter
+        >>> bool(asyncio.run(Limiter("1/minute").acquire_async()))
+        True
+        """
+        permit = self._grant(key, cost)
+        if permit is not None:
+            return permit
+        ticket, deadline = self._queue(key, cost, timeout)
+        try:
+            await run_async(wait_in_line(ticket, deadline, self._book.clock.now()), self._book, ticket)
+        except Late:
+            raise self._timed_out(key, cost, timeout) from None
+        return self._waited(ticket)
+
+    async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
+        """`try_acquire` for a task: on an engine elsewhere it has to ask."""
+        permit = self._grant(key, cost)
+        return self._deny(key, cost) if permit is None else permit
+
+    def __enter__(self) -> Permit:
+        permit = self._grant(None, 1)
+        return self._enter(self.acquire() if permit is None else permit)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._leave(error)
+
+    async def __aenter__(self) -> Permit:
+        return self._enter(await self.acquire_async())
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._leave(error)
+
+    # -- the kernel ----------------------------------------------------------------------------------------------
+
+    def _grant(self, key: Key, cost: Cost) -> Permit | None:
+        """A permit at once, or None."""
+        if (
+            self._plain
+            and type(cost) is int
+            and cost == 1
+            and (key is None or type(key) is str)
+            and self._book.calm
+        ):
+            if _ATOMIC:
+                return self._quick(key)  # type: ignore[arg-type]
+            with self._book.lock:
+                if self._book.calm:
+                    return self._quick(key)  # type: ignore[arg-type]
+        return self._careful(key, cost)
+
+    def _quick(self, key: str | None) -> Permit | None:
+        """One ledger, cost 1, nobody waiting. The permit is made first: nothing may come between looking and taking."""
+        book = self._book
+        permit = new_permit(self._unit, book, None, 1, 0, 0, key)
+        now = book.clock.now()
+        ledger = book.quick(key, now)
+        if ledger.wait(now, 1) != 0:
+            permit._end = 3  # nothing was taken, nothing to abandon
+            return None
+        permit._mark = ledger.take(now, 1)
+        permit._tally = ledger.tally
+        permit._ledger = ledger
+        permit._granted_at = now
+        book.granted += 1
+        return permit
+
+    def _careful(self, key: Key, cost: Cost) -> Permit | None:
+        """Any request, under the lock."""
+        keys, costs = self.request(key, cost)
+        ticket = Ticket(keys, costs)
+        book = self._book
+        book.enter()
+        try:
+            if not book.decide(ticket):
+                book.withdraw(ticket)
+                return None
+        finally:
+            book.leave()
+        permit = self.permit_for(ticket)
+        if self._listener is not None:
+            self._listener.tell("granted", key, cost)
+        return permit
+
+    def permit_for(self, ticket: Ticket) -> Permit:
+        """The permit of a granted ticket."""
+        book, now = self._book, self._book.clock.now()
+        key = next((key for key in ticket.keys if key is not None), None)
+        if len(ticket.marks) == 1 and len(ticket.keys) == 1:
+            ledger, mark, tally = ticket.marks[0]
+            permit = new_permit(ledger.get_rule().held, book, ledger, ticket.costs[0], mark, now, key)
+            permit._tally = tally
+        else:
+            taken = [i for i, cost in enumerate(ticket.costs) if cost and ticket.marks]
+            marks = zip(taken, ticket.marks, strict=True)
+            claims = [(i, ledger, ticket.costs[i], mark, tally, ticket.keys[i]) for i, (ledger, mark, tally) in marks]
+            held = any(claim[1].get_rule().held for claim in claims)
+            permit = new_permit(held, book, None, ticket.costs[0], 0, now, key)
+            permit._claims = claims
+        permit._listener = self._listener
+        return permit
+
+    def request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
+        """Key and cost of each rule; raises for what makes no sense, before anything has changed."""
+        names = self._book.metrics
+        keys = self._keys(key, names)
+        costs = self._costs(cost, names)
+        for shelf, shelf_key, number in zip(self._book.shelves, keys, costs, strict=True):
+            rule = shelf.rule_for(shelf_key)
+            if number > rule.capacity > 0:
+                raise InvalidArgument("cost", number, f"at most {rule.capacity}, all that '{rule.limit}' can ever grant")
+        return keys, costs
+
+    def _keys(self, key: Any, names: list[str | None]) -> tuple[str | None, ...]:
+        if key is None or type(key) is str:
+            return (key,) * len(names)
+        if isinstance(key, str):
+            return (str.__str__(key),) * len(names)
+        if not isinstance(key, Mapping):
+            raise InvalidKey(key)
+        self._known_metrics("key", key, names)
+        for value in key.values():
+            if value is not None and not isinstance(value, str):
+                raise InvalidKey(value)
+        return tuple(key.get(name) if name is not None else None for name in names)
+
+    def _costs(self, cost: Any, names: list[str | None]) -> tuple[int, ...]:
+        if isinstance(cost, Mapping):
+            self._known_metrics("cost", cost, names)
+            costs = tuple(cost.get(name, 1) for name in names)
+            least = 0
+        else:
+            if cost != 1 and len(set(names)) > 1:
+                raise InvalidArgument("cost", cost, "a mapping from metrics to numbers, as this limiter has several")
+            costs = (cost,) * len(names)
+            least = 1
+        for number in costs:
+            if type(number) is not int or not least <= number <= MAX_COST:
+                raise InvalidArgument("cost", number, f"an integer from {least} up")
+        return costs
+
+    def _known_metrics(self, argument: str, mapping: Mapping[Any, Any], names: list[str | None]) -> None:
+        known = sorted({name for name in names if name is not None})
+        for name in mapping:
+            if name not in known:
+                accepted = f"only metrics of this limiter: {', '.join(known)}" if known else "no mapping: it has no metrics"
+                raise InvalidArgument(argument, dict(mapping), accepted)
+
+    def _deny(self, key: Key, cost: Cost) -> Denied:
+        keys, costs = self.request(key, cost)
+        book = self._book
+        book.denied += 1
+        status = status_of(book.survey(keys, costs))
+        if self._listener is not None:
+            self._listener.tell("denied", key, cost)
+        return Denied(key, status, "paused" if book.pauses else "limit")
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def _queue(self, key: Key, cost: Cost, timeout: Timeout) -> tuple[Ticket, int | None]:
+        """A ticket and its deadline; raises at once when waiting cannot help."""
+        keys, costs = self.request(key, cost)
+        book = self._book
+        if self._max_waiting is not None and book.waiting >= self._max_waiting:
+            raise self._limited(key, cost, "max_waiting", None)
+        timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
+        rules = [shelf.rule_for(k) for shelf, k in zip(book.shelves, keys, strict=True)]
+        if any(rule.capacity == 0 and number for rule, number in zip(rules, costs, strict=True)):
+            raise self._limited(key, cost, "never", None)
+        if timeout_ns is None:
+            return Ticket(keys, costs), None
+        wait = max(row[2] for row in book.survey(keys, costs))
+        if wait > timeout_ns:
+            raise self._limited(key, cost, "timeout", timeout_ns)
+        return Ticket(keys, costs), book.clock.now() + timeout_ns
+
+    def _limited(self, key: Key, cost: Cost, reason: str, timeout_ns: int | None) -> RateLimited:
+        book = self._book
+        book.denied += 1
+        status = status_of(book.survey(*self.request(key, cost)))
+        if self._listener is not None:
+            self._listener.tell("denied", key, cost)
+        return RateLimited(
+            float("inf") if reason == "never" else status.retry_after,
+            limit=status.limit,
+            key=key if key is None or isinstance(key, str) else str(dict(key)),
+            status=status,
+            reason=reason,
+            timeout=None if timeout_ns is None else seconds(timeout_ns),
+            max_waiting=self._max_waiting,
+        )
+
+    def _timed_out(self, key: Key, cost: Cost, timeout: Timeout) -> RateLimited:
+        return self._limited(key, cost, "timeout", self._timeout_ns if timeout is ... else timeout_to_ns(timeout))
+
+    def _waited(self, ticket: Ticket) -> Permit:
+        permit = self.permit_for(ticket)
+        if self._listener is not None:
+            self._listener.tell_wait(permit, ticket)
+        return permit
+
+    def _mind_the_loop(self) -> None:
+        if running_loop() is not None and not self._warned_loop:
+            self._warned_loop = True
+            import warnings
+
+            warnings.warn(
+                "a blocking verb of a headway limiter has to wait inside a running event loop and stops all its tasks: "
+                "use `await limiter.acquire_async()` or `async with limiter:`",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _enter(self, permit: Permit) -> Permit:
+        """Remember whose permit it is: `with limiter` is per thread or task, and may be nested."""
+        permit._owner = get_ident()
+        permit._task = current_task()
+        self._entered.append(permit)
+        return permit
+
+    def _leave(self, error: BaseException | None) -> None:
+        """End the permit that this thread or task entered last."""
+        entered = self._entered
+        owner = get_ident()
+        last = len(entered) - 1
+        permit = entered[last]
+        if permit._owner != owner or permit._task is not None:
+            task = current_task()
+            while permit._owner != owner or permit._task is not task:
+                last -= 1
+                permit = entered[last]
+        del entered[last]
+        permit.finish(error)
+
+
+def timeout_to_ns(timeout: Any) -> int | None:
+    """Seconds or a timedelta as nanoseconds; None waits without end.
+
+    >>> timeout_to_ns(0.5), timeout_to_ns(None)
+    (500000000, None)
+    """
+    if timeout is None:
+        return None
+    ns = None if isinstance(timeout, str) else to_ns(timeout)
+    if timeout == float("inf"):
+        return None
+    if ns is None or ns < 0:
+        raise InvalidArgument("timeout", timeout, "seconds from 0 up, a timedelta, or None to wait without end")
+    return min(ns, MAX_COST)

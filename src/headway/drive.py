@@ -1,0 +1,119 @@
+"""How it is done: two small loops that run a flow, one for threads and one for tasks.
+
+Both do the same: hand each effect of the flow to the engine or to the clock and send the answer back in. Whatever ends the
+flow before its ticket is granted (an error, a cancellation, Ctrl-C) takes the ticket out of the line.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+from typing import TYPE_CHECKING, Any
+
+from headway.clock import ring
+from headway.errors import UnsupportedAsync
+from headway.flows import Ask, Flow
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headway.core.line import Ticket
+    from headway.engines.memory import Book
+
+
+class ThreadBell:
+    """Wakes a thread: a lock that is released to ring."""
+
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = _thread.allocate_lock()
+        self.lock.acquire()
+
+    def ring(self) -> None:
+        if self.lock.locked():
+            self.lock.release()
+
+    def rearm(self) -> None:
+        self.lock.acquire(blocking=False)
+
+
+class TaskBell:
+    """Wakes a task, from its own loop or from any other thread: a future that gets a result."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.future: asyncio.Future[None] = loop.create_future()
+
+    def ring(self) -> None:
+        if running_loop() is self.loop:
+            ring(self.future)
+        elif not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(ring, self.future)
+
+    def rearm(self) -> None:
+        if self.future.done():
+            self.future = self.loop.create_future()
+
+
+def running_loop() -> Any:
+    """The event loop that runs in this thread, or None; asyncio is not imported for it."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001
+
+
+def need_loop() -> asyncio.AbstractEventLoop:
+    """The running asyncio loop, or an error that says what runs instead."""
+    import asyncio
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        running = "trio" if "trio" in sys.modules else None
+        raise UnsupportedAsync(running) from None
+
+
+def run(flow: Flow, book: Book, ticket: Ticket) -> None:
+    """Run a flow in this thread."""
+    bell = ThreadBell()
+    ticket.bell = bell
+    try:
+        effect = next(flow)
+        while True:
+            answer: Any
+            if isinstance(effect, Ask):
+                answer = book.decide(ticket)
+            else:
+                book.clock.park(bell.lock, effect.until)
+                bell.rearm()
+                answer = book.clock.now()
+            effect = flow.send(answer)
+    except StopIteration:
+        return
+    finally:
+        if not ticket.granted:
+            book.withdraw(ticket)
+
+
+async def run_async(flow: Flow, book: Book, ticket: Ticket) -> None:
+    """Run a flow in this task."""
+    bell = TaskBell(need_loop())
+    ticket.bell = bell
+    try:
+        effect = next(flow)
+        while True:
+            answer: Any
+            if isinstance(effect, Ask):
+                answer = book.decide(ticket)
+            else:
+                await book.clock.park_async(bell.future, effect.until)
+                bell.rearm()
+                answer = book.clock.now()
+            effect = flow.send(answer)
+    except StopIteration:
+        return
+    finally:
+        if not ticket.granted:
+            book.withdraw(ticket)

@@ -1,0 +1,32 @@
+"""Ledgers in this process: `memory://`.
+
+One `Book` per limiter, or per name: limiters of one name on one clock share a book, as they would share a ledger on a server.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from headway.engines.memory.book import Book, after_fork, bring_back, set_aside, set_disabled
+
+if TYPE_CHECKING:
+    from headway.clock import Clock
+
+__all__ = ["Book", "bring_back", "open_book", "set_aside", "set_disabled"]
+
+_named: dict[tuple[str, int], Book] = {}
+
+
+def open_book(name: str | None, clock: Clock, *, start_full: bool) -> Book:
+    """The book of a name on this clock, or a new one of its own."""
+    if name is None:
+        return Book(None, clock, start_full)
+    place = (name, id(clock))
+    if place not in _named:
+        _named[place] = Book(name, clock, start_full)
+    return _named[place]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)

@@ -1,0 +1,514 @@
+"""The ledgers of one limiter, its lines, and the one place where decisions are made.
+
+**Quick and slow.** Most decisions find nobody waiting, nothing paused and a permit at hand. `quick` decides those: a few
+lines without a Python call between reading and writing, so that in the compiled form nothing can come between under the
+GIL. It may be used while the book is `calm`. Everything else (lines, pauses, several ledgers at once, closing) goes the slow
+way, under the lock, and makes the book uncalm for as long as it matters.
+
+**Finalizers.** A permit that is dropped is abandoned by its finalizer, which may run anywhere, also inside the lock in the
+same thread. So a finalizer only puts what it has into the `box`; whoever leaves the lock empties it.
+
+**Time made up.** The head of a line wakes a little late, and if it took its permit at that moment every lateness would add
+up: 1000/s would become 930. A bucket promises slots, so the head takes the slot it was due, not the moment it woke; but
+never one more than `CATCH_UP` ago, or a machine that was asleep for a minute would let a minute's worth go at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headway.clock import SYSTEM, compiled
+from headway.core.bucket import BucketRule
+from headway.core.ledger import FOREVER
+from headway.core.line import Line, Ticket
+from headway.engines.memory.shelf import Shelf
+from headway.errors import Closed, RateLimited
+
+if TYPE_CHECKING:
+    from headway.clock import Clock
+    from headway.core.ledger import Ledger, Rule
+
+CATCH_UP = 50_000_000
+
+COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
+
+ATOMIC = compiled and getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether a method without Python calls cannot be interrupted by another thread."""
+
+books: weakref.WeakSet[Book] = weakref.WeakSet()
+disabled = False
+
+
+class Book:
+    """One ledger per rule and key, their waiting lines, and what was counted."""
+
+    def __init__(self, name: str | None, clock: Clock, start_full: bool) -> None:
+        self.name = name
+        self.clock = clock
+        self.start_full = start_full
+        self.shelves: list[Shelf] = []
+        self.lines: dict[tuple[int, str | None], Line] = {}
+        self.lock = threading.RLock()
+        self.box: deque[tuple[Ledger, int, int, int, str | None]] = deque()
+        self.pauses: dict[str | None, int] = {}
+        self.numbers = 0
+        self.resumed = 0
+        self.waiting = 0
+        self.depth = 0
+        self.forked = False
+        self.closed = False
+        self.calm = True
+        self.solo = False
+        self.walled = False
+        self.held = False
+        self.granted = 0
+        self.denied = 0
+        self.ended = 0
+        self.cancelled = 0
+        self.abandoned = 0
+        self.flight_ns = 0
+        self.metrics: list[str | None] = []
+        self.fork_warning: Callable[[], None] | None = None
+        self.health: Callable[[], None] | None = None
+        books.add(self)
+
+    def furnish(self, rules: tuple[Rule, ...], choosers: list[Callable[[str], Rule | None] | None]) -> None:
+        """Set up one shelf per rule."""
+        full_now: int | None = self.clock.now() if self.start_full else None
+        full_wall: int | None = self.clock.wall() if self.start_full else None
+        self.shelves = [
+            Shelf(rule, choose, full_wall if rule.walled else full_now)
+            for rule, choose in zip(rules, choosers, strict=True)
+        ]
+        self.solo = len(rules) == 1 and not rules[0].walled and choosers[0] is None
+        self.walled = any(rule.walled for rule in rules) or any(choosers)
+        self.held = any(rule.held for rule in rules)
+
+    # -- the quick way -------------------------------------------------------------------------------------------
+
+    def quick(self, key: str | None, now: int) -> Ledger:
+        """The only ledger of a calm book with one shelf."""
+        shelf: Shelf = self.shelves[0]
+        if key is None:
+            return shelf.lone
+        ledger = shelf.find(key)
+        if shelf.countdown <= 0:
+            shelf.sweep(now, 0)
+        return ledger
+
+    # -- the slow way --------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Take the lock; nobody decides the quick way until it is given back."""
+        self.lock.acquire()
+        self.depth += 1
+        self.calm = False
+
+    def leave(self) -> None:
+        """Give the lock back, after what finalizers left has been dealt with."""
+        try:
+            if self.depth == 1:
+                self.empty_box()
+                self.calm = not (
+                    self.lines or self.pauses or self.closed or self.forked or disabled or self.box
+                )
+        finally:
+            self.depth -= 1
+            self.lock.release()
+
+    def empty_box(self) -> None:
+        while self.box:
+            ledger, cost, mark, index, key = self.box.popleft()
+            self.abandoned += 1
+            ledger.abandon(self.time_for(ledger), cost, mark)
+            self.call_head(index, key, ledger)
+
+    def drop(self, ledger: Ledger, cost: int, mark: int, index: int, key: str | None) -> None:
+        """Called by a finalizer: abandon, now or when whoever is at it is done."""
+        self.box.append((ledger, cost, mark, index, key))
+        self.calm = False
+        if self.lock.acquire(blocking=False):
+            if self.depth:
+                self.lock.release()
+            else:
+                self.depth += 1
+                self.leave()
+
+    def time_for(self, ledger: Ledger) -> int:
+        return self.clock.wall() if ledger.get_rule().walled else self.clock.now()
+
+    def decide(self, ticket: Ticket) -> bool:
+        """Grant `ticket` if it is its turn and everything it needs is there; otherwise it stands in line.
+
+        `ticket.ready` then says when to ask again: at a time, or (None) when the bell rings.
+        """
+        self.enter()
+        try:
+            return self._decide(ticket)
+        finally:
+            self.leave()
+
+    def _decide(self, ticket: Ticket) -> bool:
+        now = self.clock.now()
+        wall = self.clock.wall() if self.walled else 0
+        if self.closed:
+            raise Closed(self.name)
+        if self.forked:
+            self._forked_notice()
+        if disabled:
+            self._step_out(ticket)
+            ticket.granted = True
+            return True
+        if ticket.slot:
+            ticket.ready = ticket.slot
+            ticket.granted = now >= ticket.slot
+            return ticket.granted
+        if not ticket.number:
+            self.numbers += 1
+            ticket.number = self.numbers
+            ticket.since = now
+        waits: list[tuple[int, Ledger, int]] = []
+        holding: list[int] = []
+        ready: int | None = now
+        resume = self.resume_time(ticket.keys, now)
+        if resume > now:
+            holding.append(0)
+            ready = resume
+        for index, shelf in enumerate(self.shelves):
+            cost = ticket.costs[index]
+            if cost == 0:
+                continue
+            key = ticket.keys[index]
+            ledger = shelf.find(key)
+            if shelf.countdown <= 0:
+                shelf.sweep(now, wall)
+                ledger = shelf.find(key)
+            at = wall if ledger.get_rule().walled else now
+            line = self.lines.get((index, key))
+            if line is not None and line.head().number < ticket.number:
+                holding.append(index)
+                ready = None
+            else:
+                wait = ledger.wait(at, cost)
+                if wait:
+                    if wait >= FOREVER:
+                        raise self.refusal(ticket.keys, ticket.costs, "never")
+                    holding.append(index)
+                    sure = ledger.sure(at, cost)
+                    if sure >= FOREVER:
+                        ready = None
+                    elif ready is not None:
+                        ready = max(ready, now + sure)
+                else:
+                    waits.append((index, ledger, at))
+        if holding:
+            self._stand(ticket, holding)
+            ticket.ready = ready
+            return False
+        self._take(ticket, waits, now)
+        return True
+
+    def _take(self, ticket: Ticket, claims: list[tuple[int, Ledger, int]], now: int) -> None:
+        waited = bool(ticket.lines)
+        for index, ledger, at in claims:
+            moment = at
+            cost = ticket.costs[index]
+            if waited and len(claims) == 1 and type(ledger.get_rule()) is BucketRule:
+                line = ticket.lines[0]
+                since = max(ticket.since, line.served, self.resumed, now - CATCH_UP)
+                moment = min(at, since + ledger.wait(since, cost))
+                line.served = moment
+            mark = ledger.take(moment, cost)
+            ticket.marks.append((ledger, mark, ledger.tally))
+        ticket.granted = True
+        self.granted += 1
+        self._step_out(ticket)
+
+    def _stand(self, ticket: Ticket, indexes: list[int]) -> None:
+        """Stand in the lines of what holds the ticket up, and in no other."""
+        wanted = {(index, ticket.keys[index]) for index in indexes}
+        for line in list(ticket.lines):
+            if (line.index, ticket.keys[line.index]) not in wanted:
+                self._leave_line(line, ticket)
+        if not ticket.lines:
+            self.waiting += 1
+        for place in sorted(wanted, key=lambda place: place[0]):
+            line = self.lines.get(place) or Line(place[0])
+            self.lines[place] = line
+            if ticket.number not in line.tickets:
+                line.join(ticket)
+                line.extend_plan(ticket.costs[place[0]])
+
+    def _step_out(self, ticket: Ticket) -> None:
+        if ticket.lines:
+            self.waiting -= 1
+            for line in list(ticket.lines):
+                self._leave_line(line, ticket)
+
+    def _leave_line(self, line: Line, ticket: Ticket) -> None:
+        was_head = line.head() is ticket
+        line.leave(ticket)
+        ticket.lines.remove(line)
+        if not line.tickets:
+            del self.lines[(line.index, ticket.keys[line.index])]
+        elif was_head:
+            self._ring(line.head())
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Leave every line: cancelled, timed out or interrupted. Those behind move up.
+
+        Who was promised a slot gives back what nobody has been promised after it.
+        """
+        self.enter()
+        try:
+            self._step_out(ticket)
+            now = self.clock.now()
+            costs = [cost for cost in ticket.costs if cost]
+            for (ledger, mark, tally), cost in zip(ticket.marks, costs, strict=False):
+                ledger.cancel(now, cost, mark, tally)
+        finally:
+            self.leave()
+
+    def reserve(self, ticket: Ticket) -> int:
+        """Promise `ticket` a time, after everybody who waits has been promised theirs; -1 if too many are promised."""
+        self.enter()
+        try:
+            if self.closed:
+                raise Closed(self.name)
+            ticket.granted = True
+            if disabled:
+                return 0
+            now = self.clock.now()
+            for place in enumerate(ticket.keys):
+                line = self.lines.get(place)
+                for other in list(line.tickets.values()) if line is not None else ():
+                    if self._promise(other, now) < 0:
+                        return -1
+                    self._step_out(other)
+                    self._ring(other)
+            return self._promise(ticket, now)
+        finally:
+            self.leave()
+
+    def _promise(self, ticket: Ticket, now: int) -> int:
+        slot = self.resume_time(ticket.keys, now)
+        claims = []
+        for shelf, key, cost in zip(self.shelves, ticket.keys, ticket.costs, strict=True):
+            if cost:
+                ledger = shelf.find(key)
+                at = ledger.slot(now, cost)
+                if at < 0:
+                    return -1
+                slot = max(slot, at)
+                claims.append((ledger, cost))
+        for ledger, cost in claims:
+            mark = ledger.take(slot, cost)
+            ticket.marks.append((ledger, mark, ledger.tally))
+        ticket.slot = slot
+        self.granted += 1
+        return slot
+
+    def _ring(self, ticket: Ticket) -> None:
+        if ticket.bell is not None:
+            ticket.bell.ring()
+
+    def call_head(self, index: int, key: str | None, ledger: Ledger) -> None:
+        """Something came back to this ledger: let the head of its line look again."""
+        line = self.lines.get((index, key))
+        if line is not None:
+            line.plan = None
+            self._ring(line.head())
+
+    def call_heads(self) -> None:
+        for line in list(self.lines.values()):
+            line.plan = None
+            self._ring(line.head())
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    def end(
+        self, how: int, ledger: Ledger, cost: int, mark: int, tally: int, index: int, key: str | None, actual: int
+    ) -> None:
+        """Hand a grant back in one of four ways, and call who waits for it."""
+        self.enter()
+        try:
+            now = self.time_for(ledger)
+            if how == COMPLETE:
+                ledger.complete(now, cost, mark)
+            elif how == CANCEL:
+                ledger.cancel(now, cost, mark, tally)
+            elif how == ABANDON:
+                ledger.abandon(now, cost, mark)
+            else:
+                ledger.settle(now, cost, mark, tally, actual)
+            self.call_head(index, key, ledger)
+        finally:
+            self.leave()
+
+    # -- pausing, closing, changing ------------------------------------------------------------------------------
+
+    def resume_time(self, keys: tuple[str | None, ...], now: int) -> int:
+        """When what these keys are paused for is over; pauses that are over are forgotten."""
+        if not self.pauses:
+            return now
+        for key, until in list(self.pauses.items()):
+            if until <= now:
+                del self.pauses[key]
+        return max((self.pauses[key] for key in {None, *keys} if key in self.pauses), default=now)
+
+    def pause(self, key: str | None, duration_ns: int) -> None:
+        """Nobody is granted anything for so long; 0 lifts it."""
+        self.enter()
+        try:
+            now = self.clock.now()
+            if duration_ns > 0:
+                self.pauses[key] = now + duration_ns
+            else:
+                self.pauses.pop(key, None)
+            # What went by while paused is not made up for.
+            self.resumed = max(now + duration_ns, self.resumed) if duration_ns > 0 else now
+            self.call_heads()
+        finally:
+            self.leave()
+
+    def close(self) -> None:
+        """End every wait with `Closed`."""
+        self.enter()
+        try:
+            self.closed = True
+            for line in list(self.lines.values()):
+                for ticket in list(line.tickets.values()):
+                    self._ring(ticket)
+        finally:
+            self.leave()
+
+    def reset(self, keys: tuple[str | None, ...]) -> None:
+        self.enter()
+        try:
+            for shelf, key in zip(self.shelves, keys, strict=True):
+                shelf.forget(key)
+            self.pauses.pop(keys[0], None)
+            self.call_heads()
+        finally:
+            self.leave()
+
+    def adopt(self, rules: tuple[Rule, ...]) -> None:
+        """Go on under other rules of the same kinds."""
+        self.enter()
+        try:
+            now, wall = self.clock.now(), self.clock.wall()
+            for shelf, rule in zip(self.shelves, rules, strict=True):
+                shelf.adopt(rule, now, wall)
+            self.held = any(rule.held for rule in rules)
+            self.resumed = now
+            self.call_heads()
+        finally:
+            self.leave()
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def survey(
+        self, keys: tuple[str | None, ...], costs: tuple[int, ...]
+    ) -> list[tuple[Any, int, int, int, int, int, bool]]:
+        """What each rule says of a request, behind everybody who waits: (limit, remaining, wait, reset, waiting, out, exact)."""
+        self.enter()
+        try:
+            now = self.clock.now()
+            wall = self.clock.wall() if self.walled else 0
+            resume = self.resume_time(keys, now) - now
+            found = []
+            for index, shelf in enumerate(self.shelves):
+                ledger, cost, key = shelf.look(keys[index]), costs[index], keys[index]
+                rule = ledger.get_rule()
+                at = wall if rule.walled else now
+                line = self.lines.get((index, key))
+                wait = 0 if cost == 0 else ledger.wait(at, cost)
+                exact = cost == 0 or ledger.exact(at, cost)
+                remaining = ledger.remaining(at)
+                if line is not None and cost:
+                    wait = max(1, line.forecast(ledger, at, cost))
+                    exact = exact and not rule.held
+                    remaining = 0
+                found.append(
+                    (
+                        rule.limit,
+                        0 if resume else remaining,
+                        max(wait, resume),
+                        ledger.reset_after(at),
+                        0 if line is None else len(line),
+                        ledger.in_flight(at),
+                        exact,
+                    )
+                )
+            return found
+        finally:
+            self.leave()
+
+    def refusal(self, keys: tuple[str | None, ...], costs: tuple[int, ...], reason: str) -> Exception:
+        """The error for a request that cannot be granted; front ends add what they know."""
+        capacity_zero = any(shelf.rule_for(key).capacity == 0 for shelf, key in zip(self.shelves, keys, strict=True))
+        limit = self.shelves[0].rule_for(keys[0]).limit if len(self.shelves) == 1 or capacity_zero else None
+        return RateLimited(float("inf"), limit=limit, key=keys[0], reason=reason)
+
+    def check_health(self) -> None:
+        """Asked for now and then, as permits end: let the front end warn about what it sees."""
+        if self.health is not None:
+            self.health()
+
+    def _forked_notice(self) -> None:
+        self.forked = False
+        if self.fork_warning is not None:
+            self.fork_warning()
+
+
+def after_fork() -> None:
+    """In a forked child: locks and lines belong to threads that do not exist here."""
+    for book in list(books):
+        book.lock = threading.RLock()
+        book.depth = 0
+        book.lines = {}
+        book.waiting = 0
+        book.forked = True
+        book.calm = False
+
+
+def set_disabled(flag: bool) -> bool:
+    """Let every memory limiter grant everything at once; returns what was before."""
+    global disabled
+    before, disabled = disabled, flag
+    for book in list(books):
+        book.enter()
+        book.leave()
+    return before
+
+
+def set_aside() -> list[tuple[Book, list[Shelf], dict[str | None, int]]]:
+    """Put the ledgers of every book on the system clock away, and start fresh ones in their place."""
+    token = []
+    for book in list(books):
+        if book.clock is not SYSTEM:
+            continue
+        book.enter()
+        try:
+            token.append((book, book.shelves, book.pauses))
+            book.shelves = [Shelf(shelf.rule, shelf.choose, None) for shelf in book.shelves]
+            book.pauses = {}
+            book.resumed = 0
+        finally:
+            book.leave()
+    return token
+
+
+def bring_back(token: list[tuple[Book, list[Shelf], dict[str | None, int]]]) -> None:
+    """Put what `set_aside` returned back in its place."""
+    for book, shelves, pauses in token:
+        book.enter()
+        try:
+            book.shelves, book.pauses, book.resumed = shelves, pauses, 0
+        finally:
+            book.leave()

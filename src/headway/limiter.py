@@ -1,0 +1,438 @@
+"""`Limiter`: a limit, the ledgers that keep it, and the verbs to ask for permits.
+
+The verbs that are called for every request are inherited from `headway.desk`; here is what happens once or rarely:
+construction, looking, reserving, pausing, changing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from headway.clock import Clock, as_clock
+from headway.core.durations import to_ns
+from headway.core.ledger import Rule
+from headway.core.limits import AllOf, Limit, Window, as_limit
+from headway.core.line import Ticket
+from headway.core.remote import Remote
+from headway.core.rules import rules_of
+from headway.desk import Cost, Desk, Key, Timeout, timeout_to_ns
+from headway.engines.memory import Book, open_book
+from headway.errors import InvalidArgument, LimitMismatch, NotPromised, RateLimited
+from headway.hold import Hold
+from headway.status import Stats, Status, status_of
+
+if TYPE_CHECKING:
+    from headway.outcome import Proof
+    from headway.permit import Permit
+
+Limits = str | Limit | Mapping[str, str | Limit]
+Overrides = Mapping[str, Limits] | Callable[[str], Limits | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What `on_event` is told: small, and made only when somebody listens.
+
+    >>> from headway import Limiter
+    >>> seen = []
+    >>> limiter = Limiter("1/minute", on_event=lambda event: seen.append(event.kind))
+    >>> _ = limiter.try_acquire(), limiter.try_acquire()
+    >>> seen
+    ['granted', 'denied']
+    """
+
+    kind: str
+    limiter: str | None
+    key: Any = None
+    cost: Any = None
+    seconds: float | None = None
+
+
+class Listener:
+    """Turns what happens at the desk into events."""
+
+    __slots__ = ("_clock", "_name", "_tell")
+
+    def __init__(self, tell: Callable[[Event], object], name: str | None, clock: Clock) -> None:
+        self._tell = tell
+        self._name = name
+        self._clock = clock
+
+    def tell(self, kind: str, key: Any, cost: Any, seconds: float | None = None) -> None:
+        self._tell(Event(kind, self._name, key, cost, seconds))
+
+    def tell_wait(self, permit: Permit, ticket: Ticket) -> None:
+        waited = (self._clock.now() - ticket.since) / 1e9
+        self.tell("waited", permit.key, permit.cost, waited)
+
+    def tell_end(self, permit: Permit, kind: str) -> None:
+        names = {"complete": "completed", "cancel": "cancelled", "abandon": "abandoned"}
+        self.tell(names.get(kind, kind), permit.key, permit.cost)
+
+
+class Limiter(Desk):
+    """Keeps a limit: ask it before each call.
+
+    >>> limiter = Limiter("100/minute")
+    >>> with limiter:                                   # waits for a permit
+    ...     answer = "call the API here"
+    >>> bool(limiter.try_acquire("alice"))              # one ledger for each key; never waits
+    True
+    >>> limiter.peek("alice").remaining
+    99
+
+    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one. `remote`
+    (True, or a `Remote`) makes every `Window` count as the remote does. `timeout` and `max_waiting` bound waiting;
+    `start="full"` begins as if everything had just been used; `on_event` is told what happens.
+    """
+
+    __slots__ = ("__weakref__", "_limits", "_overrides", "_remote", "_rules", "_warned")
+
+    def __init__(
+        self,
+        limit: Limits,
+        *,
+        name: str | None = None,
+        engine: str = "memory://",
+        remote: Remote | bool | None = None,
+        overrides: Overrides | None = None,
+        timeout: float | timedelta | None = None,
+        max_waiting: int | None = None,
+        start: Literal["idle", "full"] = "idle",
+        on_event: Callable[[Event], object] | None = None,
+        clock: Clock | Any = None,
+    ) -> None:
+        if engine != "memory://":
+            raise InvalidArgument("engine", engine, "'memory://', the only engine there is so far")
+        if start not in ("idle", "full"):
+            raise InvalidArgument("start", start, "'idle' or 'full'")
+        if max_waiting is not None and (type(max_waiting) is not int or max_waiting < 0):
+            raise InvalidArgument("max_waiting", max_waiting, "an integer from 0 up, or None")
+        if on_event is not None and not callable(on_event):
+            raise InvalidArgument("on_event", on_event, "a function of one event, or None")
+        if name is not None and not isinstance(name, str):
+            raise InvalidArgument("name", name, "a str, or None")
+        timeout_ns = timeout_to_ns(timeout)
+        source = as_clock(clock)
+        self._remote = _as_remote(remote)
+        self._limits = _metrics(limit, self._remote)
+        self._overrides = overrides
+        self._rules: dict[Limit, tuple[Rule, ...]] = {}
+        self._warned: set[str] = set()
+        if overrides is not None and not callable(overrides):
+            for key in overrides:
+                self._checked_override(key, overrides[key], source)
+        book = open_book(name, source, start_full=start == "full")
+        self._install(book, source)
+        listener = None if on_event is None else Listener(on_event, name, source)
+        Desk.__init__(self, book, timeout_ns, max_waiting, listener)
+
+    # -- construction --------------------------------------------------------------------------------------------
+
+    def _install(self, book: Book, clock: Clock) -> None:
+        """Furnish a new book, or go on with one that another limiter of this name has begun."""
+        rules = self._flat_rules(self._limits, clock)
+        names = [name for name, limit in self._limits.items() for _ in self._rules_of(limit, clock)]
+        if not book.shelves:
+            choosers = [self._chooser(i, names, clock) for i in range(len(rules))]
+            book.metrics = [name or None for name in names]
+            book.furnish(rules, choosers)
+            book.fork_warning = self._warn_forked
+            if book.held:
+                book.health = self._check_health
+        else:
+            self._compare(book, rules, names)
+            book.adopt(rules)
+
+    def _compare(self, book: Book, rules: tuple[Rule, ...], names: list[str]) -> None:
+        before = [(name, type(shelf.rule)) for name, shelf in zip(book.metrics, book.shelves, strict=True)]
+        if before != [(name or None, type(rule)) for name, rule in zip(names, rules, strict=True)]:
+            existing = "; ".join(str(shelf.rule.limit) for shelf in book.shelves)
+            raise LimitMismatch(book.name, existing, "; ".join(str(rule.limit) for rule in rules))
+
+    def _rules_of(self, limit: Limit, clock: Clock) -> tuple[Rule, ...]:
+        if limit not in self._rules:
+            if len(self._rules) > 10_000:
+                self._rules.clear()
+            resolution_ns = -(-int(clock.resolution * 1e12) // 1000)
+            self._rules[limit] = rules_of(limit, resolution_ns, clock.drift_ppm)
+        return self._rules[limit]
+
+    def _flat_rules(self, limits: dict[str, Limit], clock: Clock) -> tuple[Rule, ...]:
+        return tuple(rule for limit in limits.values() for rule in self._rules_of(limit, clock))
+
+    def _checked_override(self, key: str, limit: Limits, clock: Clock) -> tuple[Rule, ...]:
+        own = _metrics(limit, self._remote)
+        limits = {**self._limits, **own}
+        rules = self._flat_rules(limits, clock)
+        if set(own) - set(self._limits) or len(rules) != len(self._flat_rules(self._limits, clock)):
+            raise InvalidArgument(
+                "overrides", {key: limit}, "limits of the same metrics and number of parts as the limiter's own"
+            )
+        return rules
+
+    def _chooser(self, index: int, names: list[str], clock: Clock) -> Callable[[str], Rule | None] | None:
+        overrides = self._overrides
+        if overrides is None:
+            return None
+        find = overrides if callable(overrides) else overrides.get
+
+        def choose(key: str) -> Rule | None:
+            limit = find(key)
+            return None if limit is None else self._checked_override(key, limit, clock)[index]
+
+        return choose
+
+    @property
+    def limit(self) -> Limit | dict[str, Limit]:
+        """The limit it keeps, or one for each metric.
+
+        >>> Limiter("100/minute").limit
+        Window(100, per=60)
+        """
+        return self._limits[""] if "" in self._limits else dict(self._limits)
+
+    @property
+    def name(self) -> str | None:
+        """The name of its ledgers."""
+        return self._book.name
+
+    def __repr__(self) -> str:
+        name = "" if self.name is None else f", name={self.name!r}"
+        limit = self.limit
+        text = str(limit) if isinstance(limit, Limit) else {metric: str(part) for metric, part in limit.items()}
+        return f"Limiter({text!r}{name})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a limiter on memory:// cannot be pickled: the copy would keep a limit of its own; "
+            "build it where it is used, at module level for instance"
+        )
+
+    # -- rarer verbs ---------------------------------------------------------------------------------------------
+
+    def hold(
+        self,
+        key: Key = None,
+        *,
+        cost: Cost = 1,
+        timeout: Timeout = ...,
+        answered: Proof = None,
+        not_sent: Proof = None,
+    ) -> Hold:
+        """`with` and `async with` around a call: takes a permit, and ends it by how the block ended.
+
+        >>> with Limiter("5 concurrent").hold("alice") as permit:
+        ...     permit.key
+        'alice'
+        """
+        return Hold(self, key, cost, timeout, answered, not_sent)
+
+    def reserve(self, key: Key = None, *, cost: Cost = 1) -> Permit:
+        """A permit for a promised time: its `delay` says how long, its `wait()` waits.
+
+        Only where a time can be promised (`Bucket`, `Spacing`). Those who wait already are promised theirs first.
+
+        >>> limiter = Limiter("10/s burst 1")
+        >>> limiter.reserve().delay
+        0.0
+        >>> 0.09 < limiter.reserve().delay <= 0.1
+        True
+        """
+        keys, costs = self.request(key, cost)
+        book = self._book
+        for shelf, shelf_key in zip(book.shelves, keys, strict=True):
+            rule = shelf.rule_for(shelf_key)
+            if not rule.promises:
+                raise NotPromised(rule.limit)
+            if rule.capacity == 0:
+                raise RateLimited(float("inf"), limit=rule.limit, key=keys[0], reason="never")
+        ticket = Ticket(keys, costs)
+        slot = book.reserve(ticket)
+        if slot < 0:
+            raise self._limited(key, cost, "limit", None)
+        permit = self.permit_for(ticket)
+        permit.promise(slot)
+        return permit
+
+    def peek(self, key: Key = None, *, cost: Cost = 1) -> Status:
+        """How things stand for such a request; consumes nothing.
+
+        >>> Limiter("100/minute").peek().remaining
+        100
+        """
+        return status_of(self._book.survey(*self.request(key, cost)))
+
+    def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
+        """Nobody is granted anything for so long (a 429 with `Retry-After` came back); 0 lifts it.
+
+        >>> limiter = Limiter("100/minute")
+        >>> limiter.pause(30)
+        >>> limiter.try_acquire().reason
+        'paused'
+        """
+        ns = None if isinstance(seconds, str) else to_ns(seconds)
+        if ns is None or not 0 <= ns < 1 << 62:
+            raise InvalidArgument("seconds", seconds, "seconds from 0 up, or a timedelta; 0 lifts the pause")
+        keys, _ = self.request(key, 1)
+        self._book.pause(keys[0], ns)
+        if self._listener is not None:
+            self._listener.tell("paused", key, None, ns / 1e9)
+
+    def retarget(self, limit: Limits) -> None:
+        """Keep another limit of the same kind from now on; what was used stays used.
+
+        >>> limiter = Limiter("100/minute")
+        >>> limiter.retarget("200/minute")
+        >>> limiter.peek().remaining
+        200
+        """
+        clock = self._book.clock
+        limits = _metrics(limit, self._remote)
+        rules = self._flat_rules(limits, clock)
+        names = [name for name, part in limits.items() for _ in self._rules_of(part, clock)]
+        self._compare(self._book, rules, names)
+        self._limits = limits
+        self._book.adopt(rules)
+        self.refit()
+
+    def reset(self, key: Key = None) -> None:
+        """Let a key start anew, as if nothing had been used.
+
+        >>> limiter = Limiter("1/minute")
+        >>> _ = limiter.acquire()
+        >>> limiter.reset()
+        >>> bool(limiter.try_acquire())
+        True
+        """
+        self._book.reset(self.request(key, 1)[0])
+
+    def stats(self) -> Stats:
+        """What was granted, denied and ended so far, and how many keys are remembered."""
+        book = self._book
+        return Stats(
+            granted=book.granted,
+            denied=book.denied,
+            waiting=book.waiting,
+            completed=book.ended - book.abandoned,
+            cancelled=book.cancelled,
+            abandoned=book.abandoned,
+            keys=sum(len(shelf.ledgers) for shelf in book.shelves),
+        )
+
+    def close(self) -> None:
+        """End every wait with `Closed`, and let nobody in any more.
+
+        >>> limiter = Limiter("1/minute")
+        >>> limiter.close()
+        >>> limiter.try_acquire()
+        Traceback (most recent call last):
+        headway.errors.Closed: the limiter is closed
+        """
+        self._book.close()
+
+    async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
+        """`reserve` for a task."""
+        return self.reserve(key, cost=cost)
+
+    async def peek_async(self, key: Key = None, *, cost: Cost = 1) -> Status:
+        """`peek` for a task."""
+        return self.peek(key, cost=cost)
+
+    async def pause_async(self, seconds: float | timedelta, key: str | None = None) -> None:
+        """`pause` for a task."""
+        self.pause(seconds, key)
+
+    async def retarget_async(self, limit: Limits) -> None:
+        """`retarget` for a task."""
+        self.retarget(limit)
+
+    async def reset_async(self, key: Key = None) -> None:
+        """`reset` for a task."""
+        self.reset(key)
+
+    async def close_async(self) -> None:
+        """`close` for a task."""
+        self.close()
+
+    def __call__(self, function: Any) -> Any:
+        """As a decorator: every call of the function takes a permit of this limiter."""
+        from headway.throttle import throttle
+
+        return throttle(self)(function)
+
+    # -- warnings ------------------------------------------------------------------------------------------------
+
+    def _warn(self, what: str, message: str, category: type[Warning]) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(message, category, stacklevel=4)
+
+    def _warn_forked(self) -> None:
+        self._warn(
+            "fork",
+            f"{self!r} was forked: parent and child now keep the limit each on its own, so together they allow twice "
+            "as much; share one ledger with engine='embedded://DIR'",
+            RuntimeWarning,
+        )
+
+    def _check_health(self) -> None:
+        """Warn once when permits are abandoned, and when slow answers eat the rate."""
+        book = self._book
+        if book.abandoned * 100 > book.ended >= 256:
+            self._warn(
+                "abandoned",
+                f"{book.abandoned} of {book.ended} permits of {self!r} were abandoned, and each counts until max_transit is "
+                "over: end permits explicitly, or say which errors prove an answer (answered=) or no sending (not_sent=)",
+                RuntimeWarning,
+            )
+        completed = book.ended - book.abandoned
+        if completed < 256:
+            return
+        mean_ns = book.flight_ns // completed
+        for shelf in book.shelves:
+            rule = shelf.rule
+            if not isinstance(rule.limit, Window) or rule.limit.remote is None:
+                continue
+            cycle_ns = rule.gap + min(mean_ns, rule.transit)
+            if 10 * rule.limit.per_ns < 9 * cycle_ns:
+                self._warn(
+                    "latency",
+                    f"answers take {mean_ns / 1e9:.3g} s, so {rule.limit} reaches {rule.limit.per_ns / cycle_ns:.0%} of its rate at "
+                    "most: complete permits when the headers are there, give a smaller max_transit, or use a Bucket",
+                    RuntimeWarning,
+                )
+
+
+def _as_remote(remote: Remote | bool | None) -> Remote | None:
+    if remote is True:
+        return Remote()
+    if remote is None or remote is False:
+        return None
+    if not isinstance(remote, Remote):
+        raise InvalidArgument("remote", remote, "a Remote, True or None")
+    return remote
+
+
+def _metrics(limit: Limits, remote: Remote | None) -> dict[str, Limit]:
+    """Every metric's limit; a limiter without metrics has one, called ""."""
+    if not isinstance(limit, Mapping):
+        return {"": _with_remote(as_limit(limit), remote)}
+    if not limit or not all(isinstance(name, str) and name for name in limit):
+        raise InvalidArgument("limit", dict(limit), "a mapping from metric names to limits, with at least one metric")
+    return {name: _with_remote(as_limit(part), remote) for name, part in limit.items()}
+
+
+def _with_remote(limit: Limit, remote: Remote | None) -> Limit:
+    """The same limit, with every `Window` that names no remote of its own facing this one."""
+    if remote is None:
+        return limit
+    if isinstance(limit, AllOf):
+        return AllOf(*(_with_remote(part, remote) for part in limit.limits))
+    if isinstance(limit, Window) and limit.remote is None:
+        return Window(limit.count, per=f"{limit.per_ns}ns", remote=remote)
+    return limit

@@ -1,0 +1,86 @@
+"""How a call ended, told from the exception that it raised.
+
+A permit that is completed too early breaks the promise to the remote; one that is abandoned needlessly is out for
+`max_transit` and costs throughput. So an exception is read for what it *proves*:
+
+- an answer arrived (`answered`): it carries a response, or it is one of the errors that come from looking at an answer, such as
+  a `ValueError` of a parser. Completed.
+- nothing was sent (`not_sent`): the connection was refused, or the name did not resolve. Cancelled.
+- anything else (time-outs, lost connections, cancellation, Ctrl-C) proves nothing. Abandoned.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from headway.errors import InvalidArgument
+
+COMPLETE, CANCEL, ABANDON = 1, 2, 3
+
+Proof = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None
+"""Exception types, or a function that is asked; None for the default."""
+
+_AFTER_AN_ANSWER = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError)
+_BEFORE_SENDING = (ConnectionRefusedError, socket.gaierror)
+
+
+def shows_answer(error: BaseException) -> bool:
+    """Whether the error proves that an answer was there.
+
+    >>> shows_answer(KeyError("items")), shows_answer(TimeoutError())
+    (True, False)
+    """
+    if getattr(error, "response", None) is not None:
+        return True
+    return isinstance(error, _AFTER_AN_ANSWER) and not isinstance(error, OSError)
+
+
+def shows_nothing_sent(error: BaseException) -> bool:
+    """Whether the error, or the one that directly caused it, proves that nothing left this machine.
+
+    HTTP libraries wrap the operating system's error: as `__cause__`, as `reason` (urllib), `os_error` (aiohttp) or as
+    their first argument (requests). `__context__` is not followed: an earlier attempt that was refused proves nothing
+    about the one that failed.
+
+    >>> shows_nothing_sent(ConnectionRefusedError()), shows_nothing_sent(ConnectionResetError())
+    (True, False)
+    """
+    seen: set[int] = set()
+    current: object = error
+    while isinstance(current, BaseException) and id(current) not in seen:
+        if isinstance(current, _BEFORE_SENDING):
+            return True
+        seen.add(id(current))
+        first = current.args[0] if current.args else None
+        wrapped = (current.__cause__, getattr(current, "os_error", None), getattr(current, "reason", None), first)
+        current = next((inner for inner in wrapped if isinstance(inner, BaseException)), None)
+    return False
+
+
+def _proves(proof: Proof, default: Callable[[BaseException], bool], error: BaseException) -> bool:
+    if proof is None:
+        return default(error)
+    if isinstance(proof, type | tuple):
+        return isinstance(error, proof)
+    return bool(proof(error))
+
+
+def outcome_of(error: BaseException | None, answered: Proof = None, not_sent: Proof = None) -> int:
+    """COMPLETE, CANCEL or ABANDON.
+
+    >>> [outcome_of(error) for error in (None, IndexError(), ConnectionRefusedError(), TimeoutError())]
+    [1, 1, 2, 3]
+    """
+    if error is None or _proves(answered, shows_answer, error):
+        return COMPLETE
+    return CANCEL if _proves(not_sent, shows_nothing_sent, error) else ABANDON
+
+
+def check_proof(argument: str, proof: object) -> None:
+    """Refuse what cannot be asked, before anything is limited by it."""
+    types = proof if isinstance(proof, tuple) else (proof,)
+    if proof is None or all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in types):
+        return
+    if isinstance(proof, type | tuple) or not callable(proof):
+        raise InvalidArgument(argument, proof, "exception types, or a function of the exception")

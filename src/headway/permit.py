@@ -1,0 +1,288 @@
+"""A permit: what was checked out, to be spent once and ended at most once.
+
+It has four ends. `complete()`: the answer is there. `cancel()`: never dispatched. `abandon()`: outcome unknown. `settle(cost)`: it
+cost less or more than was taken. Only *held* permits (of a `Window` with a `Remote`, of `Concurrency`) have to be ended; for the
+others leaving them alone is fine, and `cancel` and `settle` give back what can be given back.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headway.core.line import Ticket
+from headway.drive import run, run_async
+from headway.engines.memory.book import ABANDON, ATOMIC, CANCEL, COMPLETE, SETTLE
+from headway.errors import InvalidArgument, PermitFinished
+from headway.flows import wait_for_slot
+from headway.outcome import outcome_of
+
+if TYPE_CHECKING:
+    from headway.core.ledger import Ledger
+    from headway.engines.memory.book import Book
+
+ENDS = ("", "complete", "cancel", "abandon", "settle")
+MAX_COST = 1 << 62
+
+# C integers where this file is compiled, which the imported names cannot be.
+_COMPLETE, _ATOMIC = COMPLETE, ATOMIC
+
+
+class Permit:
+    """What `acquire` returns: true in a condition, and a context manager around the call that spends it.
+
+    >>> from headway import Limiter
+    >>> limiter = Limiter("5 concurrent")
+    >>> with limiter.acquire() as permit:
+    ...     limiter.peek().in_flight
+    1
+    >>> limiter.peek().in_flight, permit.ended
+    (0, 'complete')
+    """
+
+    __slots__ = (
+        "_book", "_claims", "_cost", "_end", "_granted_at", "_held", "_key", "_ledger", "_listener", "_mark", "_owner", "_slot",
+        "_tally", "_task",
+    )  # fmt: skip
+
+    @property
+    def key(self) -> str | None:
+        """The key it was taken for."""
+        return self._key
+
+    @property
+    def cost(self) -> Any:
+        """What was taken: a number, or a number for each metric."""
+        if self._claims is None:
+            return self._cost
+        names = self._book.metrics
+        if names[0] is None:
+            return self._claims[0][2] if self._claims else self._cost
+        return {names[claim[0]]: claim[2] for claim in self._claims}
+
+    @property
+    def ended(self) -> str | None:
+        """How it ended ("complete", "cancel", "abandon", "settle"), or None."""
+        return ENDS[self._end] or None
+
+    @property
+    def delay(self) -> float:
+        """Seconds until a reserved permit may be spent; 0 for others, and when its time has come."""
+        return max(0, self._slot - self._book.clock.now()) / 1e9 if self._slot else 0.0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        key = "" if self._key is None else f" for {self._key!r}"
+        return f"<Permit{key}: {self.ended or 'out'}>"
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    def complete(self) -> None:
+        """The answer is there: call it as soon as the response's headers are."""
+        if self._end:
+            raise PermitFinished(ENDS[self._end], "complete")
+        self._end = _COMPLETE
+        self.hand_back(_COMPLETE)
+
+    def cancel(self) -> None:
+        """It was never dispatched: it goes back as it was, as far as nobody relied on it meanwhile."""
+        if self._end:
+            raise PermitFinished(ENDS[self._end], "cancel")
+        self._end = CANCEL
+        self.hand_back(CANCEL)
+
+    def abandon(self) -> None:
+        """Nobody knows whether it was dispatched: it counts until `max_transit` is over."""
+        if self._end:
+            raise PermitFinished(ENDS[self._end], "abandon")
+        self._end = ABANDON
+        self.hand_back(ABANDON)
+
+    def settle(self, cost: int | Mapping[str, int]) -> None:
+        """It is complete, and cost something else: less is given back, more becomes debt that is paid before the next grant."""
+        if self._end:
+            raise PermitFinished(ENDS[self._end], "settle")
+        actual = self._actual(cost)
+        self._end = SETTLE
+        if self._claims is None:
+            if self._ledger is not None:
+                self._book.end(
+                    SETTLE, self._ledger, self._cost, self._mark, self._tally, 0, self._key, actual[0]
+                )
+        else:
+            for index, ledger, taken, mark, tally, key in self._claims:
+                self._book.end(SETTLE, ledger, taken, mark, tally, index, key, actual.get(index, taken))
+        self._book.ended += 1
+        if self._listener is not None:
+            self._listener.tell_end(self, "settled")
+
+    def _actual(self, cost: int | Mapping[str, int]) -> dict[int, int]:
+        """What each part cost in the end, checked before anything is changed."""
+        names = self._book.metrics
+        if isinstance(cost, Mapping):
+            unknown = [name for name in cost if name not in names]
+            if unknown:
+                known = ", ".join(sorted({name for name in names if name}))
+                raise InvalidArgument("cost", cost, f"metrics of this limiter: {known}" if known else "a number")
+            actual = {index: cost[name] for index, name in enumerate(names) if name in cost}
+        elif names[0] is not None and len(set(names)) > 1:
+            raise InvalidArgument("cost", cost, "a mapping from metrics to numbers, as this limiter has several")
+        else:
+            actual = dict.fromkeys(range(len(names)), cost)
+        for number in actual.values():
+            if type(number) is not int or not 0 <= number < MAX_COST:
+                raise InvalidArgument("cost", number, "an integer from 0 up")
+        return actual
+
+    def hand_back(self, how: int) -> None:
+        book = self._book
+        ledger = self._ledger
+        if self._listener is not None:
+            self._listener.tell_end(self, ENDS[how])
+        if self._claims is None:
+            if ledger is None:
+                return
+            if how == _COMPLETE:
+                book.ended += 1
+                if not self._held:
+                    return
+                if _ATOMIC and book.calm:
+                    now = book.clock.now()
+                    ledger.complete(now, self._cost, self._mark)
+                    book.flight_ns += now - self._granted_at
+                    if book.ended & 255 == 0:
+                        book.check_health()
+                    return
+            self._slow_end(how)
+        else:
+            self._slow_end(how)
+
+    def _slow_end(self, how: int) -> None:
+        book = self._book
+        if how == CANCEL:
+            book.cancelled += 1
+        elif how == ABANDON:
+            book.abandoned += 1
+            book.ended += 1
+        if self._claims is None:
+            assert self._ledger is not None
+            book.end(how, self._ledger, self._cost, self._mark, self._tally, 0, self._key, 0)
+            if how == COMPLETE:
+                book.flight_ns += book.clock.now() - self._granted_at
+        else:
+            book.ended += how == COMPLETE
+            for index, ledger, cost, mark, tally, key in self._claims:
+                book.end(how, ledger, cost, mark, tally, index, key, 0)
+        if book.ended & 255 == 0:
+            book.check_health()
+
+    def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
+        """End it by how the call ended, unless it has been ended already."""
+        if not self._end:
+            self._end = outcome_of(error, answered, not_sent)
+            self.hand_back(self._end)
+
+    def __enter__(self) -> Permit:
+        if self._slot:
+            self.wait()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.finish(error)
+
+    async def __aenter__(self) -> Permit:
+        if self._slot:
+            await self.wait_async()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.finish(error)
+
+    # -- reservations --------------------------------------------------------------------------------------------
+
+    def promise(self, slot: int) -> None:
+        """Note the time from which it may be spent."""
+        if slot > self._granted_at:
+            self._slot = slot
+
+    def wait(self) -> Permit:
+        """Block until the reserved time has come."""
+        while not self._arrived():
+            ticket = Ticket((), ())
+            ticket.granted = True
+            run(wait_for_slot(ticket, self._slot, self._book.clock.now()), self._book, ticket)
+        return self
+
+    async def wait_async(self) -> Permit:
+        """Suspend this task until the reserved time has come."""
+        while not self._arrived():
+            ticket = Ticket((), ())
+            ticket.granted = True
+            await run_async(wait_for_slot(ticket, self._slot, self._book.clock.now()), self._book, ticket)
+        return self
+
+    def _arrived(self) -> bool:
+        """Whether the slot is there; a late holder before us may move it by what it was late."""
+        now = self._book.clock.now()
+        if now < self._slot:
+            return False
+        if self._claims is None and self._ledger is not None:
+            self._slot = now + self._ledger.use(now, self._mark)
+        if self._slot <= now:
+            self._slot = 0
+            return True
+        return False
+
+
+class HeldPermit(Permit):
+    """A permit that somebody waits for: dropped without an end it is abandoned, with a warning."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if self._end:
+            return
+        self._end = ABANDON
+        book = self._book
+        if self._claims is None:
+            if self._ledger is not None:
+                book.drop(self._ledger, self._cost, self._mark, 0, self._key)
+        else:
+            for index, ledger, cost, mark, _, key in self._claims:
+                book.drop(ledger, cost, mark, index, key)
+        warnings.warn(
+            f"a permit{'' if self._key is None else f' for {self._key!r}'} was dropped without an end and counts as abandoned: "
+            "use `with limiter.hold():`, or call complete(), cancel() or abandon()",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )
+
+
+def new_permit(
+    held: bool, book: Book, ledger: Ledger | None, cost: int, mark: int, now: int, key: str | None
+) -> Permit:
+    """A permit for one ledger; a constructor with arguments would be the slowest part of a decision."""
+    permit: Permit
+    if held:
+        permit = HeldPermit.__new__(HeldPermit)
+    else:
+        permit = Permit.__new__(Permit)
+    permit._book = book
+    permit._claims = None
+    permit._cost = cost
+    permit._end = 0
+    permit._granted_at = now
+    permit._held = held
+    permit._key = key
+    permit._ledger = ledger
+    permit._listener = None
+    permit._mark = mark
+    permit._owner = 0
+    permit._slot = 0
+    permit._tally = 0
+    permit._task = None
+    return permit

@@ -1,0 +1,106 @@
+"""When may time jump? When nobody is left who could do something now.
+
+For one thread that is easy: it sleeps, so nobody is awake, so time jumps to the end of its sleep. An event loop knows
+its own ready tasks. Several threads are the hard case, because a clock cannot see whether a thread that is not asleep
+on it is computing, is blocked in `queue.get()`, or will never use this clock at all. Jump too soon, and a thread finds
+that its hour has passed while it was adding two numbers; wait for everyone, and `main`, blocked in `join()`, stops
+time for ever. The rule:
+
+1. A sleeper that has been called (its time came, its bell was rung, its loop has something ready) is awake, whether or
+   not it has noticed yet. Nobody jumps before it has noticed.
+2. A job in an executor of a `VirtualLoop` is waited for as long as it takes, unless it sleeps on the clock itself.
+   One that has not begun is waited for too, as long as there can be a free worker (no other job sleeps); else see 3.
+3. Every other live thread is waited for until it sleeps, ends, or has let `grace` of real time (10 ms) pass in which
+   nothing happened on the clock. Then it counts as *elsewhere*, and nobody waits for it again until it comes back.
+4. A thread that comes for the first time was started by somebody: all who were elsewhere get a new grace.
+
+So one thread jumps at once, a set of threads that only sleep on the clock jumps as soon as the last one lies down, and
+bystanders (`main` in `join()`, a watchdog) cost one grace, not one per jump. What the rule cannot see: a thread that
+computes, or waits for a real answer, for longer than the grace. Raise `ManualClock.grace` for such a program.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SLICE = 0.001
+"""How long, in real seconds, to wait before asking again, where nobody can tell us that something has changed."""
+
+
+class Job:
+    """A call in an executor; `thread` is None before it runs, and where it runs in another process."""
+
+    __slots__ = ("ended", "thread")
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.ended = False
+
+
+class Crew:
+    """The threads that use one clock. Not locked: the clock is."""
+
+    def __init__(self) -> None:
+        self._asleep: dict[threading.Thread, Callable[[], bool]] = {}
+        self._seen: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._elsewhere: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._jobs: set[Job] = set()
+        self._stirred = time.monotonic()
+
+    def stir(self) -> None:
+        """Something happened: a grace begins anew."""
+        self._stirred = time.monotonic()
+
+    def lie_down(self, is_called: Callable[[], bool]) -> None:
+        """The calling thread sleeps; `is_called` tells whether it has been woken and only did not notice yet."""
+        me = threading.current_thread()
+        if me not in self._seen:
+            self._seen.add(me)
+            self._elsewhere.clear()
+        self._elsewhere.discard(me)
+        self._asleep[me] = is_called
+        self.stir()
+
+    def get_up(self) -> None:
+        self._asleep.pop(threading.current_thread(), None)
+        self.stir()
+
+    def begin(self, job: Job) -> None:
+        self._jobs.add(job)
+        self.stir()
+
+    def end(self, job: Job) -> None:
+        self._jobs.discard(job)
+        if job.thread is not None and job.thread not in self._asleep:
+            self._elsewhere.add(job.thread)  # an idle worker: no need for a grace to find that out
+        self.stir()
+
+    def others(self) -> set[threading.Thread]:
+        """Live threads that neither sleep here nor are the calling one."""
+        return set(threading.enumerate()) - self._asleep.keys() - {threading.current_thread()}
+
+    def obstacle(self, grace: float, *, patient: bool = True) -> float:
+        """Real seconds after which to ask again; 0 when nobody is awake. Without patience a job gets a grace only."""
+        if any(is_called() for is_called in self._asleep.values()):
+            return SLICE
+        workers = {job.thread for job in self._jobs}
+        me = threading.current_thread()
+        awake = workers - self._asleep.keys() - {None, me}
+        queued = None in workers
+        if patient and (awake or (queued and workers.isdisjoint(self._asleep))):
+            return SLICE
+        others = self.others()
+        others.difference_update(self._elsewhere)
+        if not others and not queued:
+            return 0.0
+        left = self._stirred + grace - time.monotonic()
+        if left > 0:
+            return min(left, SLICE)
+        self._elsewhere.update(others)
+        return 0.0

@@ -1,0 +1,159 @@
+"""A trace: commands played against one ledger, and a book of who got what when.
+
+Commands are plain data, (verb, x, y) with whatever numbers: a cost is `x` folded into the limit, a permit is the
+x-th of those that are open. So every list of tuples is a valid trace, hypothesis can shrink it, and a seed can make it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from headway.core.ledger import FOREVER, Ledger, Rule
+from headway.core.limits import Limit
+from headway.core.rules import rules_of
+
+Command = tuple[str, int, int]
+
+VERBS = ("pass", "pass", "nap", "take", "take", "take", "reserve", "use", "complete", "cancel", "abandon", "settle")
+START = 1_000
+
+
+def rule_of(limit: Limit) -> Rule:
+    """Kept by a perfect clock: the gap of a Window is its remote's alone."""
+    (rule,) = rules_of(limit, 0, 0)
+    return rule
+
+
+@dataclass(slots=True)
+class Grant:
+    made: int  # when it was asked for
+    at: int  # when it may be used; later than `made` if it was reserved
+    cost: int
+    mark: int
+    tally: int
+    turn: int  # the command that made it
+    end: str = ""
+    ended: int = FOREVER
+    end_turn: int = FOREVER
+    actual: int = -1  # what it cost in the end
+    used: int = -1
+
+    @property
+    def happened(self) -> int:
+        """What it really cost at its own time; what it cost above that is a debt made when it was settled."""
+        return 0 if self.end == "cancel" else min(self.cost, self.actual)
+
+    @property
+    def extra(self) -> int:
+        return max(0, self.actual - self.cost)
+
+
+class Desk:
+    """Asks one ledger as an engine would; `unit` is how many nanoseconds one step of a "pass" is."""
+
+    def __init__(self, ledger: Ledger, unit: int = 1, now: int = START) -> None:
+        self.ledger = ledger
+        self.unit = unit
+        self.now = now
+        self.turn = 0
+        self.grants: list[Grant] = []
+        self.log: list[int] = []
+
+    def play(self, commands: Iterable[Command], visit: Callable[[Desk], None] | None = None) -> Desk:
+        for verb, x, y in commands:
+            self.turn += 1
+            getattr(self, "do_" + verb)(x, y)
+            if visit is not None:
+                visit(self)
+        return self
+
+    def fork(self, ledger: Ledger) -> Desk:
+        """Another desk at this moment, with the same permits out, on another ledger."""
+        twin = Desk(ledger, self.unit, self.now)
+        twin.turn = self.turn
+        twin.grants = copy.deepcopy(self.grants)
+        return twin
+
+    def open_grants(self) -> list[Grant]:
+        return [grant for grant in self.grants if not grant.end]
+
+    def cost(self, x: int) -> int:
+        return 1 + x % max(1, self.ledger.get_rule().capacity)
+
+    def do_pass(self, x: int, y: int) -> None:
+        self.now += x % 16 * self.unit
+
+    def do_nap(self, x: int, y: int) -> None:
+        """Sleep as long as a waiter would: until the time, or one nanosecond less."""
+        wait = self.ledger.wait(self.now, self.cost(x))
+        self.log.append(wait)
+        if wait < FOREVER:
+            self.now += max(0, wait - y % 2)
+
+    def do_take(self, x: int, y: int) -> None:
+        cost = self.cost(x)
+        wait = self.ledger.wait(self.now, cost)
+        self.log.append(wait)
+        if wait == 0:
+            self.grant(self.now, cost)
+            self.do_use(-1, 0)
+
+    def do_reserve(self, x: int, y: int) -> None:
+        cost = self.cost(x)
+        rule = self.ledger.get_rule()
+        if not rule.promises or rule.capacity == 0:
+            return
+        slot = self.ledger.slot(self.now, cost)
+        self.log.append(slot)
+        if slot >= 0:
+            self.grant(slot, cost)
+
+    def grant(self, at: int, cost: int) -> None:
+        mark = self.ledger.take(at, cost)
+        self.log.append(mark)
+        self.grants.append(Grant(self.now, at, cost, mark, self.ledger.tally, self.turn, actual=cost))
+
+    def do_use(self, x: int, y: int) -> None:
+        ready = [grant for grant in self.open_grants() if grant.at <= self.now and grant.used < 0]
+        if ready:
+            grant = ready[x % len(ready)]
+            missing = self.ledger.use(self.now, grant.mark)
+            self.log.append(missing)
+            if missing == 0:
+                grant.used = self.now
+
+    def do_complete(self, x: int, y: int) -> None:
+        if grant := self.ending("complete", x):
+            self.ledger.complete(self.now, grant.cost, grant.mark)
+
+    def do_abandon(self, x: int, y: int) -> None:
+        if grant := self.ending("abandon", x):
+            self.ledger.abandon(self.now, grant.cost, grant.mark)
+
+    def do_cancel(self, x: int, y: int) -> None:
+        if grant := self.ending("cancel", x):
+            self.ledger.cancel(self.now, grant.cost, grant.mark, grant.tally)
+
+    def do_settle(self, x: int, y: int) -> None:
+        if grant := self.ending("settle", x):
+            grant.actual = y % (2 * grant.cost + 1)
+            self.ledger.settle(self.now, grant.cost, grant.mark, grant.tally, grant.actual)
+
+    def ending(self, how: str, x: int) -> Grant | None:
+        out = self.open_grants()
+        if not out:
+            return None
+        grant = out[x % len(out)]
+        grant.end, grant.ended, grant.end_turn = how, self.now, self.turn
+        return grant
+
+
+def look(desk: Desk) -> tuple[int, ...]:
+    """Everything a ledger can be asked without changing it."""
+    ledger, now = desk.ledger, desk.now
+    costs = (1, max(1, ledger.get_rule().capacity))
+    answers = [ask(now, cost) for ask in (ledger.wait, ledger.sure, ledger.exact) for cost in costs]
+    answers += [ledger.remaining(now), ledger.reset_after(now), ledger.in_flight(now), ledger.idle(now)]
+    return tuple(map(int, answers))
