@@ -11,7 +11,7 @@ from pathlib import Path
 import headway
 from bench.alone import ROOT
 from bench.chart import chart
-from bench.figure import FULL, QUICK, Effort, Figure, Findings, Probe
+from bench.figure import FULL, QUICK, Effort, Figure, Findings, NotMeasured, Probe
 from bench.page import page
 from bench.report import Line, Report, text
 from bench.sections import SECTIONS
@@ -60,10 +60,16 @@ def measure(figures: list[Figure], effort: Effort) -> Report:
         if figure.probe not in found:
             print(f"bench: {number}/{len(figures)} {figure.name}", file=sys.stderr, end=" ", flush=True)
             start = time.monotonic()
-            found[figure.probe] = figure.probe(effort)
+            try:
+                found[figure.probe] = figure.probe(effort)
+            except NotMeasured as reason:
+                found[figure.probe] = Findings()
+                report.failures.append(f"{figure.name} was not measured: {reason}")
             report.rows += found[figure.probe].rows
             print(f"({time.monotonic() - start:.1f} s)", file=sys.stderr)
-        report.lines.append(Line(figure, found[figure.probe].readings[figure.name]))
+        reading = found[figure.probe].readings.get(figure.name)
+        if reading is not None:
+            report.lines.append(Line(figure, reading))
     return report
 
 
@@ -86,9 +92,9 @@ def main() -> int:
             Path(options.json).write_text(json.dumps(report.data(), indent=2) + "\n", encoding="utf-8")
     if not headway.compiled:
         print("bench: this is the interpreted form; the bars are for the compiled one", file=sys.stderr)
-    elif not (options.only or options.quick or options.no_docs):
+    elif not (options.only or options.quick or options.no_docs or report.failures):
         write_docs(report)
-    return 1 if options.strict and report.missed() else 0
+    return 1 if report.failures or (options.strict and report.missed()) else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.figure import Effort, Findings, Probe, Reading, Row
+from bench.figure import Effort, Findings, NotMeasured, Probe, Reading, Row
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,10 +28,12 @@ def in_own_process(**environment: str) -> Callable[[Probe], Probe]:
                 [*command, json.dumps(asdict(effort))],
                 cwd=ROOT,
                 env={**os.environ, **environment},
-                stdout=subprocess.PIPE,
+                capture_output=True,
                 text=True,
-                check=True,
+                check=False,
             )
+            if done.returncode:
+                raise NotMeasured(done.stderr.strip().rpartition("\n")[2])
             found = json.loads(done.stdout)
             return Findings(
                 readings={name: Reading(**reading) for name, reading in found["readings"].items()},
@@ -46,7 +48,11 @@ def in_own_process(**environment: str) -> Callable[[Probe], Probe]:
 def main() -> None:
     module, name, effort = sys.argv[1:]
     probe = getattr(importlib.import_module(module), name).__wrapped__
-    print(json.dumps(asdict(probe(Effort(**json.loads(effort))))))
+    try:
+        found = probe(Effort(**json.loads(effort)))
+    except NotMeasured as reason:
+        sys.exit(str(reason))
+    print(json.dumps(asdict(found)))
 
 
 if __name__ == "__main__":

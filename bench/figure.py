@@ -6,6 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
+class NotMeasured(Exception):
+    """A probe found that it would measure something else than its figure says."""
+
+
 @dataclass(frozen=True)
 class Effort:
     """How long to look: the same probes, fewer and shorter samples for `--quick`."""

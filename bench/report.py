@@ -86,6 +86,7 @@ class Report:
 
     lines: list[Line] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     machine: str = field(default_factory=describe_machine)
     date: str = field(default_factory=lambda: f"{datetime.now(UTC).date():%Y-%m-%d}")
 
@@ -114,6 +115,7 @@ class Report:
                 for line in self.lines
             ],
             "rows": [asdict(row) for row in self.rows],
+            "failures": self.failures,
         }
 
 
@@ -144,5 +146,5 @@ def text(report: Report) -> str:
     ]
     parts.append(table(("figure", "ns", "measured", "", "bar", ""), lines))
     bars = sum(line.holds is not None for line in report.lines)
-    parts.append(f"{bars - len(report.missed())} of {bars} bars hold")
+    parts += [f"{bars - len(report.missed())} of {bars} bars hold", *report.failures]
     return "\n\n".join(parts)

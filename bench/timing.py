@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.figure import Effort, Reading
+from bench.figure import Effort, NotMeasured, Reading
 
 Sampler = Callable[[], float]
 
@@ -127,7 +127,7 @@ class Timer:
             self._runner.run(ask()) if self.side.awaits else self.side.granted is None or self.side.granted()
         )
         if not granted:
-            raise AssertionError(f"not granted, so not a measurement of granting: {self.side.statement}")
+            raise NotMeasured(f"not granted, so not a measurement of granting: {self.side.statement}")
 
 
 def take_turns(

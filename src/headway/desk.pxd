@@ -19,6 +19,7 @@ cdef class Desk:
     cpdef refit(self)
 
     cdef Permit _grant(self, key, cost)
+    cdef Permit _grant_quickly(self, key, cost)
 
     @cython.locals(book=Book, permit=Permit, ledger=Ledger, now=cython.longlong)
     cdef Permit _quick(self, key)

@@ -102,15 +102,16 @@ class Desk:
         Traceback (most recent call last):
         headway.errors.RateLimited: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
         """
-        permit = self._grant(key, cost)
+        permit = self._grant_quickly(key, cost)
         if permit is not None:
             return permit
         ticket, deadline = self._queue(key, cost, timeout)
-        self._mind_the_loop()
-        try:
-            run(wait_in_line(ticket, deadline, self._book.clock.now()), self._book, ticket)
-        except Late:
-            raise self._timed_out(key, cost, timeout) from None
+        if not ticket.granted:
+            self._mind_the_loop()
+            try:
+                run(wait_in_line(ticket, deadline), self._book, ticket)
+            except Late:
+                raise self._limited(key, cost, "timeout", timeout) from None
         return self._waited(ticket)
 
     async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
@@ -121,14 +122,15 @@ class Desk:
         >>> bool(asyncio.run(Limiter("1/minute").acquire_async()))
         True
         """
-        permit = self._grant(key, cost)
+        permit = self._grant_quickly(key, cost)
         if permit is not None:
             return permit
         ticket, deadline = self._queue(key, cost, timeout)
-        try:
-            await run_async(wait_in_line(ticket, deadline, self._book.clock.now()), self._book, ticket)
-        except Late:
-            raise self._timed_out(key, cost, timeout) from None
+        if not ticket.granted:
+            try:
+                await run_async(wait_in_line(ticket, deadline), self._book, ticket)
+            except Late:
+                raise self._limited(key, cost, "timeout", timeout) from None
         return self._waited(ticket)
 
     async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
@@ -137,7 +139,7 @@ class Desk:
         return self._deny(key, cost) if permit is None else permit
 
     def __enter__(self) -> Permit:
-        permit = self._grant(None, 1)
+        permit = self._grant_quickly(None, 1)
         return self._enter(self.acquire() if permit is None else permit)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -153,6 +155,11 @@ class Desk:
 
     def _grant(self, key: Key, cost: Cost) -> Permit | None:
         """A permit at once, or None."""
+        permit = self._grant_quickly(key, cost)
+        return self._careful(key, cost) if permit is None else permit
+
+    def _grant_quickly(self, key: Key, cost: Cost) -> Permit | None:
+        """A permit by the quick way, or None: there is none, or it is not so simple."""
         if (
             self._plain
             and type(cost) is int
@@ -165,7 +172,7 @@ class Desk:
             with self._book.lock:
                 if self._book.calm:
                     return self._quick(key)  # type: ignore[arg-type]
-        return self._careful(key, cost)
+        return None
 
     def _quick(self, key: str | None) -> Permit | None:
         """One ledger, cost 1, nobody waiting. The permit is made first: nothing may come between looking and taking."""
@@ -276,24 +283,25 @@ class Desk:
     # -- waiting -------------------------------------------------------------------------------------------------
 
     def _queue(self, key: Key, cost: Cost, timeout: Timeout) -> tuple[Ticket, int | None]:
-        """A ticket and its deadline; raises at once when waiting cannot help."""
+        """A ticket that has been granted or stands in line, and its deadline; raises when waiting cannot help."""
         keys, costs = self.request(key, cost)
         book = self._book
-        if self._max_waiting is not None and book.waiting >= self._max_waiting:
-            raise self._limited(key, cost, "max_waiting", None)
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
-        rules = [shelf.rule_for(k) for shelf, k in zip(book.shelves, keys, strict=True)]
-        if any(rule.capacity == 0 and number for rule, number in zip(rules, costs, strict=True)):
-            raise self._limited(key, cost, "never", None)
-        if timeout_ns is None:
-            return Ticket(keys, costs), None
-        wait = max(row[2] for row in book.survey(keys, costs))
-        if wait > timeout_ns:
-            raise self._limited(key, cost, "timeout", timeout_ns)
-        return Ticket(keys, costs), book.clock.now() + timeout_ns
+        deadline = None
+        if timeout_ns is not None:
+            if max(row[2] for row in book.survey(keys, costs)) > timeout_ns:
+                raise self._limited(key, cost, "timeout", timeout)
+            deadline = book.clock.now() + timeout_ns
+        ticket = Ticket(keys, costs)
+        book.decide(ticket)
+        if not ticket.granted and self._max_waiting is not None and book.waiting > self._max_waiting:
+            book.withdraw(ticket)
+            raise self._limited(key, cost, "max_waiting", timeout)
+        return ticket, deadline
 
-    def _limited(self, key: Key, cost: Cost, reason: str, timeout_ns: int | None) -> RateLimited:
+    def _limited(self, key: Key, cost: Cost, reason: str, timeout: Timeout) -> RateLimited:
         book = self._book
+        timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         book.denied += 1
         status = status_of(book.survey(*self.request(key, cost)))
         if self._listener is not None:
@@ -307,9 +315,6 @@ class Desk:
             timeout=None if timeout_ns is None else seconds(timeout_ns),
             max_waiting=self._max_waiting,
         )
-
-    def _timed_out(self, key: Key, cost: Cost, timeout: Timeout) -> RateLimited:
-        return self._limited(key, cost, "timeout", self._timeout_ns if timeout is ... else timeout_to_ns(timeout))
 
     def _waited(self, ticket: Ticket) -> Permit:
         permit = self.permit_for(ticket)

@@ -34,21 +34,21 @@ Effect = Ask | Park
 Flow = Generator[Effect, Any, None]
 
 
-def wait_in_line(ticket: Ticket, deadline: int | None, now: int) -> Flow:
-    """Until `ticket` is granted; raises `Late` when `deadline` (a time of the clock) passes first.
+def wait_in_line(ticket: Ticket, deadline: int | None) -> Flow:
+    """Until `ticket`, which stands in line, is granted; raises `Late` when `deadline` (a time of the clock) passes first.
 
-    After every sleep the engine is asked again: sleeps end early, and the line may have changed. At the deadline it
-    is asked a last time, so that what became free at that very moment is not missed.
+    After every sleep the engine is asked again: sleeps end early, and the line may have changed. It is also asked at the
+    deadline, so that what becomes free at that very moment is not missed.
     """
     while True:
-        if (yield Ask(ticket)):
-            return
-        if deadline is not None and now >= deadline:
-            raise Late
         until = ticket.ready
         if deadline is not None and (until is None or until > deadline):
             until = deadline
         now = yield Park(ticket, until)
+        if (yield Ask(ticket)):
+            return
+        if deadline is not None and now >= deadline:
+            raise Late
 
 
 def wait_for_slot(ticket: Ticket, until: int, now: int) -> Flow:

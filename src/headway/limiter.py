@@ -254,7 +254,7 @@ class Limiter(Desk):
         ticket = Ticket(keys, costs)
         slot = book.reserve(ticket)
         if slot < 0:
-            raise self._limited(key, cost, "limit", None)
+            raise self._limited(key, cost, "limit", ...)
         permit = self.permit_for(ticket)
         permit.promise(slot)
         return permit

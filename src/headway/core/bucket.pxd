@@ -11,7 +11,7 @@ cdef class BucketRule(Rule):
 @cython.no_gc
 cdef class BucketLedger(Ledger):
     cdef readonly BucketRule rule
-    cdef readonly long long tat, part
+    cdef readonly long long tat, part, latest
 
     @cython.locals(rule=BucketRule, tat=cython.longlong, part=cython.longlong, over=cython.longlong)
     cpdef long long wait(self, long long now, long long cost)
@@ -21,6 +21,6 @@ cdef class BucketLedger(Ledger):
 
     @cython.locals(
         rule=BucketRule, since=cython.longlong, busy=cython.longlong, most=cython.longlong,
-        whole=cython.longlong, part=cython.longlong,
+        whole=cython.longlong, part=cython.longlong, last=cython.bint,
     )
-    cdef void refund(self, long long now, long long cost, long long mark, long long tally)
+    cdef void refund(self, long long now, long long cost, long long mark, long long tally, bint happened)

@@ -21,13 +21,14 @@ units of 1/n, with P/n in lowest terms, and nothing is ever rounded but the answ
 **Giving back.** `tat -= c * I` mints: a bucket that was full when the permit was taken lost nothing by the time it is full
 again, and what others took meanwhile was granted on the strength of a later tat. A refund may therefore not exceed what the
 permit still weighs. Removing it from the past lowers every later tat by d, and d is clipped at each later grant k by
-tat(k-1) - time(k). Each tat(k-1) is at least the one this permit left behind (`mark`) less what was refunded since, and no
-grant lies later than now or than the last reservation, which is at most tat - burst * I. So
+tat(k-1) - time(k). Each tat(k-1) is at least the one this permit left behind (`mark`) less what was refunded since. No grant
+lies later than now or than the last reservation, which got the earliest slot there was, tat - burst * I rounded up; or a later
+one, if another limit had a say, and that is noted in `latest`. So
 
-    refund <= mark - refunded_since - max(now, tat + refunded_since - burst * I)
+    refund <= mark - refunded_since - max(now, latest, tat + refunded_since - burst * I + 1)
 
-is always safe; and when nothing came after, it is the permit's whole cost (or all that is left of it). `tally` counts what
-was refunded, modulo 2**62, so that a permit can tell what was refunded since its grant.
+is always safe. `tally` counts what was refunded, modulo 2**62, so that a permit can tell what was refunded since its grant.
+When nothing came after (tat is its mark still), all of it is taken back, and if it was cancelled it leaves no trace.
 """
 
 from __future__ import annotations
@@ -56,21 +57,22 @@ class BucketRule(Rule):
         self.parts: int = count // shared
         self.whole: int = limit.per_ns // shared // self.parts
         self.part: int = limit.per_ns // shared % self.parts
-        self.room_ns: int = limit.burst * self.whole + limit.burst * self.part // self.parts
-        self.room_part: int = limit.burst * self.part % self.parts
+        self.room_ns: int = limit.capacity * self.whole + limit.capacity * self.part // self.parts
+        self.room_part: int = limit.capacity * self.part % self.parts
 
     def open(self) -> Ledger:
         return BucketLedger(self)
 
 
 class BucketLedger(Ledger):
-    __slots__ = ("part", "rule", "tat")
+    __slots__ = ("latest", "part", "rule", "tat")
 
     def __init__(self, rule: BucketRule) -> None:
         self.tally = 0
         self.rule = rule
         self.tat = LONG_AGO
         self.part = 0
+        self.latest = LONG_AGO
 
     def get_rule(self) -> Rule:
         return self.rule
@@ -102,28 +104,38 @@ class BucketLedger(Ledger):
             part = self.part + cost * rule.part
             self.tat += part // rule.parts
             self.part = part % rule.parts
+        if at > self.latest and at > self.tat - rule.room_ns + 1:
+            self.latest = at
         return self.tat
 
+    def slot(self, now: int, cost: int) -> int:
+        wait = self.wait(now, cost)
+        return now + wait if wait < FOREVER and wait <= FOREVER - self.rule.room_ns else -1
+
     def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
-        self.refund(now, cost, mark, tally)
+        self.refund(now, cost, mark, tally, False)
 
     def settle(self, now: int, cost: int, mark: int, tally: int, actual: int) -> None:
         if actual < cost:
-            self.refund(now, cost - actual, mark, tally)
+            self.refund(now, cost - actual, mark, tally, actual > 0)
         elif actual > cost:
             # Whatever debt can be kept exactly is kept; 146 years of it is a mistake in the call.
-            if actual - cost > FOREVER // (self.rule.whole + 1) or actual - cost > FOREVER // self.rule.parts:
+            left = FOREVER - max(0, self.tat - now)
+            if actual - cost > left // (self.rule.whole + 1) or actual - cost > FOREVER // self.rule.parts:
                 raise InvalidArgument("cost", actual, "a cost whose debt can be paid in less than 146 years")
             self.take(now, actual - cost)
 
-    def refund(self, now: int, cost: int, mark: int, tally: int) -> None:
+    def refund(self, now: int, cost: int, mark: int, tally: int, happened: bool) -> None:
         rule = self.rule
         since = (self.tally - tally) & WRAP
         whole = cost * rule.whole + cost * rule.part // rule.parts
         part = cost * rule.part % rule.parts
         # Permits of less than a nanosecond may share a tat: then nobody knows whether something came after.
-        if since or mark != self.tat or rule.whole == 0:
+        last = since == 0 and mark == self.tat and rule.whole > 0
+        if not last:
             busy = self.tat + since - rule.room_ns + 1
+            if busy < self.latest:
+                busy = self.latest
             if busy < now:
                 busy = now
             most = mark - since - busy
@@ -132,6 +144,7 @@ class BucketLedger(Ledger):
             if whole >= most:
                 whole = most
                 part = 0
+        if happened or not last:
             self.tally = (self.tally + whole + (1 if part else 0)) & WRAP
         self.tat -= whole
         self.part -= part
@@ -162,34 +175,40 @@ class BucketLedger(Ledger):
         return self.tat < now or (self.tat == now and self.part == 0)
 
     def exhaust(self, now: int) -> None:
-        self.tat = now + self.rule.room_ns
-        self.part = self.rule.room_part
+        if (self.tat, self.part) < (now + self.rule.room_ns, self.rule.room_part):
+            self.tat = now + self.rule.room_ns
+            self.part = self.rule.room_part
 
     def adopt(self, rule: Rule, now: int) -> None:
-        # What is still owed is counted in permits, rounded up, and the last promised time is kept clear of.
         old = self.rule
-        self.rule = rule  # type: ignore[assignment]
-        backlog = self.tat - now
-        if backlog < 0 or old.capacity == 0:
+        self.rule = new = rule  # type: ignore[assignment]
+        old_per = old.whole * old.parts + old.part
+        new_per = new.whole * new.parts + new.part
+        if (old_per, old.parts, old.room_ns) == (new_per, new.parts, new.room_ns):
             return
-        owed = (backlog * old.parts + self.part + old.whole * old.parts + old.part - 1) // (
-            old.whole * old.parts + old.part
-        )
-        promised = self.tat - old.room_ns
-        self.tat = now
-        self.part = 0
-        if self.rule.capacity == 0:
-            return
-        self.tat += min(owed * self.rule.whole + owed * self.rule.part // self.rule.parts + 1, FOREVER)
-        if promised > now and self.tat < promised + self.rule.room_ns + 1:
-            self.tat = promised + self.rule.room_ns + 1
+        before = self.tat
+        if self.part > 0:
+            self.tat += 1
+            self.part = 0
+        # What is owed is the same number of permits, rounded up; while nothing is admitted it stays as it was.
+        if before >= now and old.capacity > 0 and new.capacity > 0:
+            owed = (self.tat - now) * old.parts * new_per
+            self.tat = now + min(-(-owed // (old_per * new.parts)), FOREVER)
+            # And the last slot that was promised is kept clear of.
+            promised = before - old.room_ns + 1
+            if promised > now:
+                self.tat = max(self.tat, min(promised + new.room_ns + 1, now + FOREVER))
+        # Marks are times of the old schedule: by as much as it moved, earlier permits weigh less.
+        moved = max(0, before - self.tat) + max(0, new.room_ns - old.room_ns) + 1
+        self.tally = (self.tally + moved) & WRAP
 
     def copy(self) -> Ledger:
         twin = BucketLedger(self.rule)
         twin.tat = self.tat
         twin.part = self.part
+        twin.latest = self.latest
         twin.tally = self.tally
         return twin
 
     def state(self) -> tuple[int, ...]:
-        return (self.tat, self.part, self.tally)
+        return (self.tat, self.part, self.latest, self.tally)

@@ -9,7 +9,8 @@ the old one; times are nanoseconds since the Unix epoch, because calendars are. 
 was entered stays the current one: it is never counted twice.
 
 Worked example, 3/day in UTC: at 23:59 three calls go and a fourth is told to wait 60 s. At 00:00 the count starts at zero.
-A cancelled call is given back within its own window (the mark is the window's end), and is worth nothing after it. What is
+A cancelled call is given back within its own window, and is worth nothing after it: the mark is the window's end, and `tally`
+counts windows, since under another rule (`adopt`) two of them may end at the same time. What is
 settled for more than was taken counts as used, also beyond n; the next window starts at zero all the same.
 """
 
@@ -48,6 +49,7 @@ class FixedWindowLedger(Ledger):
 
     def roll(self, now: int) -> None:
         if now >= self.ends:
+            self.tally += 1
             self.used = 0
             self.ends = self.rule.window_of(now)[1]
 
@@ -63,13 +65,15 @@ class FixedWindowLedger(Ledger):
         return self.ends
 
     def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
-        if mark == self.ends:
+        if mark == self.ends and tally == self.tally:
             self.used -= cost
 
     def settle(self, now: int, cost: int, mark: int, tally: int, actual: int) -> None:
         self.roll(now)
-        if actual > cost or mark == self.ends:
-            self.used += actual - cost
+        if actual < cost:
+            self.cancel(now, cost - actual, mark, tally)
+        else:
+            self.used = min(self.used + actual - cost, FOREVER)
 
     def remaining(self, now: int) -> int:
         self.roll(now)
@@ -95,6 +99,7 @@ class FixedWindowLedger(Ledger):
         twin = FixedWindowLedger(self.rule)
         twin.ends = self.ends
         twin.used = self.used
+        twin.tally = self.tally
         return twin
 
     def state(self) -> tuple[int, ...]:

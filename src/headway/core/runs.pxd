@@ -22,6 +22,8 @@ cdef class Runs:
     )
     cpdef long long remove(self, long long time, long long count)
 
+    cdef void trim(self) noexcept
+
     @cython.locals(i=cython.Py_ssize_t, spot=cython.Py_ssize_t)
     cpdef long long time_of(self, long long count)
 

@@ -6,7 +6,7 @@ permits that share a time share an entry, a *run*. Runs arrive in the order of t
 permit that ends early is looked up in the middle, by bisection.
 
 The pairs lie in one flat array of 64-bit integers, used as a ring: entry i is at `cells[2 * ((head + i) & mask)]`. Emptied
-runs in the middle stay until the head passes them or the ring is full, when they are squeezed out; so the ring never grows
+runs in the middle stay until an end reaches them or the ring is full, when they are squeezed out; so the ring never grows
 beyond twice the number of live runs.
 """
 
@@ -57,6 +57,7 @@ class Runs:
         self.head = (self.head + 1) & self.mask
         self.size -= 1
         self.total -= count
+        self.trim()
         return count
 
     def remove(self, time: int, count: int) -> int:
@@ -79,10 +80,17 @@ class Runs:
             found = count
         self.cells[spot + 1] -= found
         self.total -= found
+        if self.cells[spot + 1] == 0:
+            self.trim()
+        return found
+
+    def trim(self) -> None:
+        """Drop emptied runs at both ends: the first and the last time are those of live ones."""
         while self.size > 0 and self.cells[2 * self.head + 1] == 0:
             self.head = (self.head + 1) & self.mask
             self.size -= 1
-        return found
+        while self.size > 0 and self.cells[2 * ((self.head + self.size - 1) & self.mask) + 1] == 0:
+            self.size -= 1
 
     def time_of(self, count: int) -> int:
         """The time of the run that brings the sum to `count`; there must be as many."""

@@ -97,7 +97,10 @@ class SpacingLedger(Ledger):
             self.cancel(now, cost, mark, tally)
         elif actual > cost:
             self.tally = self.last
-            self.last = max(self.last, now) + min(actual - cost, FOREVER // self.rule.step - 1) * self.rule.step
+            start = max(self.last, now)
+            # More than 146 years of debt are kept as that.
+            most = max(0, (now + FOREVER - start) // self.rule.step - 1)
+            self.last = start + min(actual - cost, most) * self.rule.step
 
     def remaining(self, now: int) -> int:
         return 1 if now >= self.next() else 0
@@ -106,7 +109,7 @@ class SpacingLedger(Ledger):
         return self.next() - now if self.next() > now else 0
 
     def exhaust(self, now: int) -> None:
-        self.last = now
+        self.last = max(self.last, now)
 
     def adopt(self, rule: Rule, now: int) -> None:
         self.rule = rule  # type: ignore[assignment]

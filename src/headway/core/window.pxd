@@ -17,13 +17,15 @@ cdef class WindowLedger(Ledger):
     @cython.locals(out=Runs, cooling=Runs, due=cython.longlong)
     cdef void advance(self, long long now)
 
-    @cython.locals(usable=cython.longlong)
     cdef long long cool(self, long long completed, long long count)
+
+    @cython.locals(at=cython.longlong)
+    cdef long long usable(self, long long completed)
 
     @cython.locals(need=cython.longlong)
     cpdef long long wait(self, long long now, long long cost)
 
-    @cython.locals(need=cython.longlong, usable=cython.longlong)
+    @cython.locals(need=cython.longlong)
     cpdef long long sure(self, long long now, long long cost)
 
     @cython.locals(found=cython.longlong)

@@ -14,7 +14,8 @@ through their clock and ours. A permit is thus in one of three places, and the s
     cooling   usable at a known time             runs of (usable at, count), in order of time
     out       checked out, not ended yet         runs of (granted at, count), in order of time
 
-    take      free -> out            (without a remote the call is its own record: free -> cooling, usable at + w)
+    take      free -> out            (without a remote the call is its own record: free -> cooling, usable at + w; its mark
+                                     is that time, negative to tell it from a time of grant)
     complete  out  -> cooling        usable at now + gap
     cancel    out  -> free           it was usable when it was taken, and nothing happened since
     abandon   out stays out          until granted + transit: by then the remote has noted it or never will. A permit that
@@ -28,6 +29,9 @@ least 1.02 s from now", and nothing exact.
 `free` may fall below zero: who settles for more than was taken has used permits that were not there. They cool like all
 others, and the next grant has to wait until free is positive again. That is all there is to debt.
 
+Under another rule (`adopt`) what cools is moved by the difference of the gaps; `tally` is the sum of all moves, so that a permit
+finds its own place again and no other.
+
 For n above 1024 times are rounded *up* to a grid of 1/1024 of the window when they are recorded, and never revised: the
 ledger of 1,000,000 a day stays at some kilobytes, and a promise once given stays true.
 """
@@ -36,7 +40,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.core.ledger import Ledger, Rule
+from headway.core.ledger import FOREVER, Ledger, Rule
 from headway.core.remote import gap_ns, transit_ns
 from headway.core.runs import Runs
 
@@ -56,8 +60,9 @@ class WindowRule(Rule):
         self.gap: int = limit.per_ns
         self.transit = 0
         if limit.remote is not None:
-            self.gap = gap_ns(limit.per_ns, limit.remote, resolution_ns, drift_ppm)
-            self.transit = transit_ns(limit.remote, resolution_ns, drift_ppm)
+            # A negative gap is none: usable as soon as it completes. Both together stay within 146 years.
+            self.gap = min(max(0, gap_ns(limit.per_ns, limit.remote, resolution_ns, drift_ppm)), FOREVER)
+            self.transit = min(transit_ns(limit.remote, resolution_ns, drift_ppm), FOREVER - self.gap)
         coarse = limit.count > FINE
         self.grid: int = max(1, limit.per_ns // FINE) if coarse else 1
         self.out_grid: int = max(1, self.transit // FINE) if coarse else 1
@@ -91,10 +96,13 @@ class WindowLedger(Ledger):
             self.free += cooling.pop()
 
     def cool(self, completed: int, count: int) -> int:
-        usable = completed + self.rule.gap
+        return self.cooling.add(self.usable(completed), count)
+
+    def usable(self, completed: int) -> int:
+        at = completed + self.rule.gap
         if self.rule.grid > 1:
-            usable = -(-usable // self.rule.grid) * self.rule.grid
-        return self.cooling.add(usable, count)
+            at = -(-at // self.rule.grid) * self.rule.grid
+        return at
 
     def wait(self, now: int, cost: int) -> int:
         self.advance(now)
@@ -103,6 +111,8 @@ class WindowLedger(Ledger):
             return 0
         if need <= self.cooling.total:
             return self.cooling.time_of(need) - now
+        if cost > self.rule.capacity:
+            return FOREVER
         # The missing ones are out. At best they complete this instant; what cools already is free before them.
         return self.rule.gap if self.rule.gap > 1 else 1
 
@@ -113,11 +123,10 @@ class WindowLedger(Ledger):
             return 0
         if need <= self.cooling.total:
             return self.cooling.time_of(need) - now
+        if cost > self.rule.capacity:
+            return FOREVER
         assert self.out is not None
-        usable = self.out.time_of(need - self.cooling.total) + self.rule.transit + self.rule.gap
-        if self.rule.grid > 1:
-            usable = -(-usable // self.rule.grid) * self.rule.grid
-        return usable - now if usable > now else 1
+        return self.usable(self.out.time_of(need - self.cooling.total) + self.rule.transit) - now
 
     def exact(self, now: int, cost: int) -> bool:
         self.advance(now)
@@ -127,14 +136,14 @@ class WindowLedger(Ledger):
         self.advance(at)
         self.free -= cost
         if self.out is None:
-            return self.cool(at, cost)
+            return -self.cool(at, cost)
         if self.rule.out_grid > 1:
             at = -(-at // self.rule.out_grid) * self.rule.out_grid
         return self.out.add(at, cost)
 
     def complete(self, now: int, cost: int, mark: int) -> None:
         self.advance(now)
-        if self.out is not None:
+        if self.out is not None and mark >= 0:
             found = self.out.remove(mark, cost)
             if found > 0:
                 self.cool(now, found)
@@ -144,9 +153,9 @@ class WindowLedger(Ledger):
 
     def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
         self.advance(now)
-        if self.out is None:
-            self.free += self.cooling.remove(mark, cost)
-        else:
+        if mark < 0:
+            self.free += self.cooling.remove(self.tally - tally - mark, cost)
+        elif self.out is not None:
             self.free += self.out.remove(mark, cost)
 
     def settle(self, now: int, cost: int, mark: int, tally: int, actual: int) -> None:
@@ -154,8 +163,11 @@ class WindowLedger(Ledger):
         if actual < cost:
             self.cancel(now, cost - actual, mark, tally)
         elif actual > cost:
-            self.free -= actual - cost
-            self.cool(now, actual - cost)
+            # A debt beyond 2**62 permits is kept as that many: numbers end there.
+            extra = min(actual - cost, self.free + FOREVER - 1)
+            if extra > 0:
+                self.free -= extra
+                self.cool(now, extra)
         self.complete(now, min(cost, actual), mark)
 
     def remaining(self, now: int) -> int:
@@ -168,7 +180,7 @@ class WindowLedger(Ledger):
         if self.cooling.size > 0:
             last = self.cooling.last_time()
         if self.out is not None and self.out.size > 0:
-            last = max(last, self.out.last_time() + self.rule.transit + self.rule.gap)
+            last = max(last, self.usable(self.out.last_time() + self.rule.transit))
         return last - now
 
     def in_flight(self, now: int) -> int:
@@ -195,6 +207,7 @@ class WindowLedger(Ledger):
         self.rule = rule  # type: ignore[assignment]
         self.free += self.rule.capacity - before.capacity
         self.cooling.shift(self.rule.gap - before.gap)
+        self.tally += self.rule.gap - before.gap
         if self.out is None and self.rule.held:
             self.out = Runs()
         elif self.out is not None and not self.rule.held:
@@ -208,6 +221,7 @@ class WindowLedger(Ledger):
         twin.free = self.free
         twin.cooling = self.cooling.copy()
         twin.out = None if self.out is None else self.out.copy()
+        twin.tally = self.tally
         return twin
 
     def state(self) -> tuple[int, ...]:

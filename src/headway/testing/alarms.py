@@ -49,8 +49,10 @@ def to_ns(seconds: Seconds, argument: str = "seconds") -> int:
         raise InvalidArgument(argument, seconds, "a number of seconds, or a timedelta")
     if math.isinf(seconds):
         return NEVER if seconds > 0 else -NEVER
-    whole = round(seconds * SECOND)
-    return whole + (seconds * SECOND - whole > 2 * math.ulp(seconds) * SECOND)
+    numerator, denominator = seconds.as_integer_ratio()
+    whole = (2 * numerator * SECOND + denominator) // (2 * denominator)
+    above = (numerator * SECOND - whole * denominator) / denominator
+    return whole + (above > 2 * math.ulp(seconds) * SECOND)
 
 
 class Alarm:

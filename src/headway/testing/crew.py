@@ -10,13 +10,16 @@ time for ever. The rule:
    not it has noticed yet. Nobody jumps before it has noticed.
 2. A job in an executor of a `VirtualLoop` is waited for as long as it takes, unless it sleeps on the clock itself.
    One that has not begun is waited for too, as long as there can be a free worker (no other job sleeps); else see 3.
+   But a job may itself wait for a thread that sleeps here (`join`, a lock). So while a thread does, a job in which
+   nothing happens for PATIENCE of real time (1 s) counts as elsewhere.
 3. Every other live thread is waited for until it sleeps, ends, or has let `grace` of real time (10 ms) pass in which
    nothing happened on the clock. Then it counts as *elsewhere*, and nobody waits for it again until it comes back.
+   One that is seen to run (Linux tells) is not blocked but slow, or on a busy machine: it is given PATIENCE.
 4. A thread that comes for the first time was started by somebody: all who were elsewhere get a new grace.
 
 So one thread jumps at once, a set of threads that only sleep on the clock jumps as soon as the last one lies down, and
 bystanders (`main` in `join()`, a watchdog) cost one grace, not one per jump. What the rule cannot see: a thread that
-computes, or waits for a real answer, for longer than the grace. Raise `ManualClock.grace` for such a program.
+waits for a real answer for longer than the grace, or computes for a second. Raise `ManualClock.grace` for such a program.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,6 +35,10 @@ if TYPE_CHECKING:
 
 SLICE = 0.001
 """How long, in real seconds, to wait before asking again, where nobody can tell us that something has changed."""
+
+
+PATIENCE = 1.0
+"""How long, in real seconds, to wait for who is seen to be busy, but perhaps for ever or in vain."""
 
 
 class Job:
@@ -48,6 +56,7 @@ class Crew:
 
     def __init__(self) -> None:
         self._asleep: dict[threading.Thread, Callable[[], bool]] = {}
+        self._loops: set[threading.Thread] = set()
         self._seen: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._elsewhere: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._jobs: set[Job] = set()
@@ -57,7 +66,7 @@ class Crew:
         """Something happened: a grace begins anew."""
         self._stirred = time.monotonic()
 
-    def lie_down(self, is_called: Callable[[], bool]) -> None:
+    def lie_down(self, is_called: Callable[[], bool], *, is_loop: bool = False) -> None:
         """The calling thread sleeps; `is_called` tells whether it has been woken and only did not notice yet."""
         me = threading.current_thread()
         if me not in self._seen:
@@ -65,19 +74,25 @@ class Crew:
             self._elsewhere.clear()
         self._elsewhere.discard(me)
         self._asleep[me] = is_called
+        if is_loop:
+            self._loops.add(me)
         self.stir()
 
     def get_up(self) -> None:
-        self._asleep.pop(threading.current_thread(), None)
+        me = threading.current_thread()
+        self._asleep.pop(me, None)
+        self._loops.discard(me)
         self.stir()
 
     def begin(self, job: Job) -> None:
         self._jobs.add(job)
+        if job.thread is not None:
+            self._elsewhere.discard(job.thread)
         self.stir()
 
     def end(self, job: Job) -> None:
         self._jobs.discard(job)
-        if job.thread is not None and job.thread not in self._asleep:
+        if job.thread is not None and all(job.thread is not other.thread for other in self._jobs):
             self._elsewhere.add(job.thread)  # an idle worker: no need for a grace to find that out
         self.stir()
 
@@ -89,18 +104,38 @@ class Crew:
         """Real seconds after which to ask again; 0 when nobody is awake. Without patience a job gets a grace only."""
         if any(is_called() for is_called in self._asleep.values()):
             return SLICE
+        quiet = time.monotonic() - self._stirred
+        awake = self.others()
+        others = awake.difference(self._elsewhere)
         workers = {job.thread for job in self._jobs}
-        me = threading.current_thread()
-        awake = workers - self._asleep.keys() - {None, me}
-        queued = None in workers
-        if patient and (awake or (queued and workers.isdisjoint(self._asleep))):
+        if patient and self._jobs_hold(workers, awake, others, quiet):
             return SLICE
-        others = self.others()
-        others.difference_update(self._elsewhere)
-        if not others and not queued:
-            return 0.0
-        left = self._stirred + grace - time.monotonic()
-        if left > 0:
-            return min(left, SLICE)
+        if (others or None in workers) and quiet < grace:
+            return min(grace - quiet, SLICE)
+        if quiet < PATIENCE and any(map(_is_running, others)):
+            return SLICE
         self._elsewhere.update(others)
         return 0.0
+
+    def _jobs_hold(
+        self,
+        workers: set[threading.Thread | None],
+        awake: set[threading.Thread],
+        others: set[threading.Thread],
+        quiet: float,
+    ) -> bool:
+        if self._asleep.keys() <= self._loops:  # no thread sleeps, so there is none that a job could wait for
+            return bool(workers & awake) or None in workers
+        stands = workers & others or (None in workers and workers.isdisjoint(self._asleep))
+        return bool(stands) and quiet < PATIENCE
+
+
+def _is_running(thread: threading.Thread) -> bool:
+    """Whether a thread is about to start, or computes or would if it had a processor, as far as the system tells."""
+    if thread.native_id is None:
+        return True
+    try:
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_bytes()
+    except OSError:  # not Linux, or it has just ended
+        return False
+    return stat.rpartition(b") ")[2][:1] in (b"R", b"D")

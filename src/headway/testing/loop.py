@@ -9,7 +9,7 @@ next, and returns.
 
 What holds time back, and what does not:
 
-- Jobs of `run_in_executor` and `to_thread` do: time stands while they run, unless they sleep on the clock themselves.
+- Jobs of `run_in_executor` and `to_thread` do: time stands while they run, unless they sleep on the clock.
 - Other threads do, by the rule in `crew.py`.
 - Sockets do a little. A server's listening socket is never "done", so time cannot stand for as long as one is open.
   While any is, each jump first gives it `io_grace` of real time (5 ms): enough for an answer from this machine, not
@@ -183,7 +183,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         queue = ready(self)
         since = time.monotonic()
         with clock._lock:
-            clock._crew.lie_down(lambda: bool(queue))
+            clock._crew.lie_down(lambda: bool(queue), is_loop=True)
         try:
             while not queue:
                 wait = clock._try_jump()

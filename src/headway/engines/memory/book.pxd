@@ -1,6 +1,7 @@
 cimport cython
 from headway.clock cimport Clock
 from headway.core.ledger cimport Ledger, Rule
+from headway.core.line cimport Line, Ticket
 from headway.engines.memory.shelf cimport Shelf
 
 
@@ -17,3 +18,34 @@ cdef class Book:
 
     @cython.locals(shelf=Shelf, ledger=Ledger)
     cpdef Ledger quick(self, key, long long now)
+
+    cpdef enter(self)
+    cpdef leave(self)
+    cpdef bint decide(self, Ticket ticket)
+
+    @cython.locals(
+        now=cython.longlong, wall=cython.longlong, at=cython.longlong, wait=cython.longlong, cost=cython.longlong,
+        sure=cython.longlong, resume=cython.longlong, index=cython.Py_ssize_t, shelf=Shelf, ledger=Ledger, line=Line,
+        head=Ticket,
+    )
+    cdef bint _decide(self, Ticket ticket)
+
+    cdef _hint(self, Ticket ticket, Line line, Ledger ledger, long long at, long long now)
+
+    @cython.locals(ledger=Ledger, line=Line, rule=Rule, at=cython.longlong, moment=cython.longlong, cost=cython.longlong, mark=cython.longlong)
+    cdef _take(self, Ticket ticket, list claims, long long now)
+
+    @cython.locals(line=Line)
+    cdef _step_out(self, Ticket ticket)
+
+    @cython.locals(head=Ticket)
+    cdef _leave_line(self, Line line, Ticket ticket)
+
+    @cython.locals(ledger=Ledger, shelf=Shelf, now=cython.longlong)
+    cdef long long _due(self, Line line, Ticket head)
+
+    cpdef withdraw(self, Ticket ticket)
+    cpdef long long resume_time(self, tuple keys, long long now)
+    cdef long long time_for(self, Ledger ledger)
+    cdef _ring(self, Ticket ticket)
+    cpdef call_head(self, index, key, Ledger ledger)

@@ -192,12 +192,12 @@ class Book:
             line = self.lines.get((index, key))
             if line is not None and line.head().number < ticket.number:
                 holding.append(index)
-                ready = None
+                ready = self._hint(ticket, line, ledger, at, now)
             else:
+                if cost > ledger.get_rule().capacity:
+                    raise self.refusal(ticket.keys)
                 wait = ledger.wait(at, cost)
                 if wait:
-                    if wait >= FOREVER:
-                        raise self.refusal(ticket.keys, ticket.costs, "never")
                     holding.append(index)
                     sure = ledger.sure(at, cost)
                     if sure >= FOREVER:
@@ -212,6 +212,16 @@ class Book:
             return False
         self._take(ticket, waits, now)
         return True
+
+    def _hint(self, ticket: Ticket, line: Line, ledger: Ledger, at: int, now: int) -> int | None:
+        """When a ticket behind others will be due if nobody gives up, so that it can wake without being called.
+
+        Only for who comes to the line, and only where the schedule is known; who wakes and is still not the head waits
+        for the bell.
+        """
+        if len(self.shelves) > 1 or ledger.get_rule().held or ticket.number in line.tickets:
+            return None
+        return now + line.forecast(ledger, at, ticket.costs[line.index])
 
     def _take(self, ticket: Ticket, claims: list[tuple[int, Ledger, int]], now: int) -> None:
         waited = bool(ticket.lines)
@@ -257,7 +267,17 @@ class Book:
         if not line.tickets:
             del self.lines[(line.index, ticket.keys[line.index])]
         elif was_head:
-            self._ring(line.head())
+            head = line.head()
+            if head.ready is None or head.ready > self._due(line, head):
+                self._ring(head)
+
+    def _due(self, line: Line, head: Ticket) -> int:
+        """When the head of a line can take what it needs there."""
+        shelf: Shelf = self.shelves[line.index]
+        ledger = shelf.look(head.keys[line.index])
+        now = self.clock.now()
+        at = self.clock.wall() if ledger.get_rule().walled else now
+        return now + ledger.wait(at, head.costs[line.index])
 
     def withdraw(self, ticket: Ticket) -> None:
         """Leave every line: cancelled, timed out or interrupted. Those behind move up.
@@ -359,7 +379,10 @@ class Book:
         for key, until in list(self.pauses.items()):
             if until <= now:
                 del self.pauses[key]
-        return max((self.pauses[key] for key in {None, *keys} if key in self.pauses), default=now)
+        until = now
+        for key in {None, *keys}:
+            until = max(until, self.pauses.get(key, now))
+        return until
 
     def pause(self, key: str | None, duration_ns: int) -> None:
         """Nobody is granted anything for so long; 0 lifts it."""
@@ -449,11 +472,11 @@ class Book:
         finally:
             self.leave()
 
-    def refusal(self, keys: tuple[str | None, ...], costs: tuple[int, ...], reason: str) -> Exception:
-        """The error for a request that cannot be granted; front ends add what they know."""
-        capacity_zero = any(shelf.rule_for(key).capacity == 0 for shelf, key in zip(self.shelves, keys, strict=True))
-        limit = self.shelves[0].rule_for(keys[0]).limit if len(self.shelves) == 1 or capacity_zero else None
-        return RateLimited(float("inf"), limit=limit, key=keys[0], reason=reason)
+    def refusal(self, keys: tuple[str | None, ...]) -> RateLimited:
+        """The error for what no waiting brings: a limit of 0, or one that was lowered below what is wanted."""
+        rules = [shelf.rule_for(key) for shelf, key in zip(self.shelves, keys, strict=True)]
+        least = min(rules, key=lambda rule: rule.capacity)
+        return RateLimited(float("inf"), limit=least.limit, key=keys[0], reason="never")
 
     def check_health(self) -> None:
         """Asked for now and then, as permits end: let the front end warn about what it sees."""

@@ -1,0 +1,23 @@
+cimport cython
+from headway.core.ledger cimport Ledger, Rule
+
+
+cdef class Ticket:
+    cdef readonly tuple keys, costs
+    cdef public long long number, since, slot
+    cdef public object bell, ready
+    cdef public bint granted
+    cdef public list lines, marks
+
+
+cdef class Line:
+    cdef readonly Py_ssize_t index
+    cdef public object tickets
+    cdef public Ledger plan
+    cdef public long long plan_at, served
+
+    cpdef Ticket head(self)
+    cpdef join(self, Ticket ticket)
+    cpdef leave(self, Ticket ticket)
+
+    cpdef extend_plan(self, long long cost)
