@@ -1,19 +1,34 @@
 cimport cython
 from headway.core.ledger cimport Ledger
 from headway.engines.memory.book cimport Book
-from headway.permit cimport Permit, new_permit
+from cpython.ref cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
+from headway.permit cimport Permit, new_permit, renew
 
 
 cdef bint _ATOMIC
 cdef object _find_loop
+cdef Permit REFUSED
 
-cdef object current_task()
+cdef long long current_task()
+
+
+cdef inline long long this_thread():
+    return <long long>PyThread_get_thread_ident()
+
+
+cdef inline bint only_ours(Desk desk, Book book, bint held):
+    """Whether the spare permit is referred to by nothing but the place where it is kept."""
+    if held:
+        return book.spare is not None and (<PyObject*>book.spare).ob_refcnt == 1
+    return desk._spare is not None and (<PyObject*>desk._spare).ob_refcnt == 1
 
 
 cdef class Desk:
     cdef public Book _book
     cdef public object _timeout_ns, _max_waiting, _listener
     cdef list _entered
+    cdef Permit _spare
     cdef bint _warned_loop, _plain, _unit
 
     cpdef refit(self)
@@ -26,7 +41,8 @@ cdef class Desk:
 
     cdef Permit _careful(self, key, cost)
 
+    cdef Permit _fresh(self, Book book, key)
     cdef Permit _enter(self, Permit permit)
 
-    @cython.locals(entered=list, permit=Permit, last=cython.Py_ssize_t)
+    @cython.locals(entered=list, permit=Permit, owner=cython.longlong, task=cython.longlong, last=cython.Py_ssize_t)
     cdef _leave(self, error)

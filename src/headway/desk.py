@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
-from threading import get_ident
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +30,13 @@ except ImportError:
     from headway import _cython as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
-    # The compiled form has it from desk.pxd, as a C function.
-    from headway.permit import new_permit
+    # The compiled form has them from desk.pxd, as C functions.
+    from threading import get_ident as this_thread
+
+    from headway.permit import new_permit, renew
+
+    def only_ours(desk: Desk, book: Book, held: bool) -> bool:
+        return False
 
 if TYPE_CHECKING:
     from headway.core.ledger import Ledger
@@ -48,22 +52,25 @@ MAX_COST = 1 << 62
 _ATOMIC = ATOMIC
 _find_loop: Any = None
 
+REFUSED = Permit.__new__(Permit)
+"""Stands for "no", where None stands for "ask the slow way"."""
 
-def current_task() -> Any:
-    """The asyncio task that runs in this thread, or None; costs nothing before asyncio is imported."""
+
+def current_task() -> int:
+    """The identity of the asyncio task that runs in this thread, or 0; costs nothing before asyncio is imported."""
     global _find_loop
     if _find_loop is None:
         if "asyncio" not in sys.modules:
-            return None
+            return 0
         _find_loop = sys.modules["asyncio"]._get_running_loop  # noqa: SLF001
     loop = _find_loop()
-    return None if loop is None else sys.modules["asyncio"].current_task(loop)
+    return 0 if loop is None else id(sys.modules["asyncio"].current_task(loop))
 
 
 class Desk:
     """The hot half of a `Limiter`."""
 
-    __slots__ = ("_book", "_entered", "_listener", "_max_waiting", "_plain", "_timeout_ns", "_unit", "_warned_loop")
+    __slots__ = ("_book", "_entered", "_listener", "_max_waiting", "_plain", "_spare", "_timeout_ns", "_unit", "_warned_loop")
 
     def __init__(self, book: Book, timeout_ns: int | None, max_waiting: int | None, listener: Any) -> None:
         self._book = book
@@ -71,6 +78,7 @@ class Desk:
         self._max_waiting = max_waiting
         self._listener = listener
         self._entered: list[Permit] = []
+        self._spare: Permit | None = None
         self._warned_loop = False
         self.refit()
 
@@ -90,7 +98,9 @@ class Desk:
         (True, False, True)
         """
         permit = self._grant(key, cost)
-        return self._deny(key, cost) if permit is None else permit
+        if permit is None or permit is REFUSED:
+            return self._deny(key, cost)
+        return permit
 
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
         """Wait for a permit, first come first served; raises `RateLimited` when `timeout` seconds cannot be enough.
@@ -103,7 +113,7 @@ class Desk:
         headway.errors.RateLimited: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
         """
         permit = self._grant_quickly(key, cost)
-        if permit is not None:
+        if permit is not None and permit is not REFUSED:
             return permit
         ticket, deadline = self._queue(key, cost, timeout)
         if not ticket.granted:
@@ -123,7 +133,7 @@ class Desk:
         True
         """
         permit = self._grant_quickly(key, cost)
-        if permit is not None:
+        if permit is not None and permit is not REFUSED:
             return permit
         ticket, deadline = self._queue(key, cost, timeout)
         if not ticket.granted:
@@ -135,12 +145,13 @@ class Desk:
 
     async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
         """`try_acquire` for a task: on an engine elsewhere it has to ask."""
-        permit = self._grant(key, cost)
-        return self._deny(key, cost) if permit is None else permit
+        return self.try_acquire(key, cost=cost)
 
     def __enter__(self) -> Permit:
         permit = self._grant_quickly(None, 1)
-        return self._enter(self.acquire() if permit is None else permit)
+        if permit is None or permit is REFUSED:
+            return self._enter(self.acquire())
+        return self._enter(permit)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave(error)
@@ -159,7 +170,7 @@ class Desk:
         return self._careful(key, cost) if permit is None else permit
 
     def _grant_quickly(self, key: Key, cost: Cost) -> Permit | None:
-        """A permit by the quick way, or None: there is none, or it is not so simple."""
+        """A permit by the quick way; REFUSED if there is none, None if it is not so simple."""
         if (
             self._plain
             and type(cost) is int
@@ -177,12 +188,12 @@ class Desk:
     def _quick(self, key: str | None) -> Permit | None:
         """One ledger, cost 1, nobody waiting. The permit is made first: nothing may come between looking and taking."""
         book = self._book
-        permit = new_permit(self._unit, book, None, 1, 0, 0, key)
+        permit = self._fresh(book, key)
         now = book.clock.now()
         ledger = book.quick(key, now)
         if ledger.wait(now, 1) != 0:
             permit._end = 3  # nothing was taken, nothing to abandon
-            return None
+            return REFUSED
         permit._mark = ledger.take(now, 1)
         permit._tally = ledger.tally
         permit._ledger = ledger
@@ -190,18 +201,26 @@ class Desk:
         book.granted += 1
         return permit
 
+    def _fresh(self, book: Book, key: str | None) -> Permit:
+        """A permit object to fill: the last one again, where nobody kept it.
+
+        Making and freeing an object costs as much as the decision. So a permit that has nothing to be ended stays known
+        here when it is handed out, and one that was held is left with the book when it is completed; if nothing else
+        refers to it when the next one is needed, it is that one. (Interpreted, a new one is made every time.)
+        """
+        if only_ours(self, book, self._unit):
+            return renew(book.spare if self._unit else self._spare, self._unit, book, None, 1, 0, 0, key)
+        permit = new_permit(self._unit, book, None, 1, 0, 0, key)
+        if not self._unit:
+            self._spare = permit
+        return permit
+
     def _careful(self, key: Key, cost: Cost) -> Permit | None:
         """Any request, under the lock."""
         keys, costs = self.request(key, cost)
         ticket = Ticket(keys, costs)
-        book = self._book
-        book.enter()
-        try:
-            if not book.decide(ticket):
-                book.withdraw(ticket)
-                return None
-        finally:
-            book.leave()
+        if not self._book.decide(ticket, False):
+            return None
         permit = self.permit_for(ticket)
         if self._listener is not None:
             self._listener.tell("granted", key, cost)
@@ -275,10 +294,9 @@ class Desk:
         keys, costs = self.request(key, cost)
         book = self._book
         book.denied += 1
-        status = status_of(book.survey(keys, costs))
         if self._listener is not None:
             self._listener.tell("denied", key, cost)
-        return Denied(key, status, "paused" if book.pauses else "limit")
+        return Denied(key, book.survey(keys, costs), "paused" if book.pauses else "limit")
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -293,7 +311,7 @@ class Desk:
                 raise self._limited(key, cost, "timeout", timeout)
             deadline = book.clock.now() + timeout_ns
         ticket = Ticket(keys, costs)
-        book.decide(ticket)
+        book.decide(ticket, True)
         if not ticket.granted and self._max_waiting is not None and book.waiting > self._max_waiting:
             book.withdraw(ticket)
             raise self._limited(key, cost, "max_waiting", timeout)
@@ -336,7 +354,7 @@ class Desk:
 
     def _enter(self, permit: Permit) -> Permit:
         """Remember whose permit it is: `with limiter` is per thread or task, and may be nested."""
-        permit._owner = get_ident()
+        permit._owner = this_thread()
         permit._task = current_task()
         self._entered.append(permit)
         return permit
@@ -344,15 +362,18 @@ class Desk:
     def _leave(self, error: BaseException | None) -> None:
         """End the permit that this thread or task entered last."""
         entered = self._entered
-        owner = get_ident()
+        owner = this_thread()
         last = len(entered) - 1
         permit = entered[last]
-        if permit._owner != owner or permit._task is not None:
+        if permit._owner != owner or permit._task:
             task = current_task()
-            while permit._owner != owner or permit._task is not task:
+            while permit._owner != owner or permit._task != task:
                 last -= 1
                 permit = entered[last]
-        del entered[last]
+        if last == len(entered) - 1:
+            entered.pop()
+        else:
+            del entered[last]
         permit.finish(error)
 
 

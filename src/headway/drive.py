@@ -84,7 +84,7 @@ def run(flow: Flow, book: Book, ticket: Ticket) -> None:
         while True:
             answer: Any
             if isinstance(effect, Ask):
-                answer = book.decide(ticket)
+                answer = book.decide(ticket, True)
             else:
                 book.clock.park(bell.lock, effect.until)
                 bell.rearm()
@@ -106,7 +106,7 @@ async def run_async(flow: Flow, book: Book, ticket: Ticket) -> None:
         while True:
             answer: Any
             if isinstance(effect, Ask):
-                answer = book.decide(ticket)
+                answer = book.decide(ticket, True)
             else:
                 await book.clock.park_async(bell.future, effect.until)
                 bell.rearm()

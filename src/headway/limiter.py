@@ -6,7 +6,6 @@ construction, looking, reserving, pausing, changing.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +21,7 @@ from headway.core.rules import rules_of
 from headway.desk import Cost, Desk, Key, Timeout, timeout_to_ns
 from headway.engines.memory import Book, open_book
 from headway.errors import InvalidArgument, LimitMismatch, NotPromised, RateLimited
+from headway.health import check_health, warn_forked
 from headway.hold import Hold
 from headway.status import Stats, Status, status_of
 
@@ -90,7 +90,7 @@ class Limiter(Desk):
     `start="full"` begins as if everything had just been used; `on_event` is told what happens.
     """
 
-    __slots__ = ("__weakref__", "_limits", "_overrides", "_remote", "_rules", "_warned")
+    __slots__ = ("__weakref__", "_limits", "_overrides", "_remote", "_rules")
 
     def __init__(
         self,
@@ -122,7 +122,6 @@ class Limiter(Desk):
         self._limits = _metrics(limit, self._remote)
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
-        self._warned: set[str] = set()
         if overrides is not None and not callable(overrides):
             for key in overrides:
                 self._checked_override(key, overrides[key], source)
@@ -141,9 +140,8 @@ class Limiter(Desk):
             choosers = [self._chooser(i, names, clock) for i in range(len(rules))]
             book.metrics = [name or None for name in names]
             book.furnish(rules, choosers)
-            book.fork_warning = self._warn_forked
-            if book.held:
-                book.health = self._check_health
+            book.on_fork = warn_forked
+            book.health = check_health
         else:
             self._compare(book, rules, names)
             book.adopt(rules)
@@ -364,48 +362,6 @@ class Limiter(Desk):
         from headway.throttle import throttle
 
         return throttle(self)(function)
-
-    # -- warnings ------------------------------------------------------------------------------------------------
-
-    def _warn(self, what: str, message: str, category: type[Warning]) -> None:
-        if what not in self._warned:
-            self._warned.add(what)
-            warnings.warn(message, category, stacklevel=4)
-
-    def _warn_forked(self) -> None:
-        self._warn(
-            "fork",
-            f"{self!r} was forked: parent and child now keep the limit each on its own, so together they allow twice "
-            "as much; share one ledger with engine='embedded://DIR'",
-            RuntimeWarning,
-        )
-
-    def _check_health(self) -> None:
-        """Warn once when permits are abandoned, and when slow answers eat the rate."""
-        book = self._book
-        if book.abandoned * 100 > book.ended >= 256:
-            self._warn(
-                "abandoned",
-                f"{book.abandoned} of {book.ended} permits of {self!r} were abandoned, and each counts until max_transit is "
-                "over: end permits explicitly, or say which errors prove an answer (answered=) or no sending (not_sent=)",
-                RuntimeWarning,
-            )
-        completed = book.ended - book.abandoned
-        if completed < 256:
-            return
-        mean_ns = book.flight_ns // completed
-        for shelf in book.shelves:
-            rule = shelf.rule
-            if not isinstance(rule.limit, Window) or rule.limit.remote is None:
-                continue
-            cycle_ns = rule.gap + min(mean_ns, rule.transit)
-            if 10 * rule.limit.per_ns < 9 * cycle_ns:
-                self._warn(
-                    "latency",
-                    f"answers take {mean_ns / 1e9:.3g} s, so {rule.limit} reaches {rule.limit.per_ns / cycle_ns:.0%} of its rate at "
-                    "most: complete permits when the headers are there, give a smaller max_transit, or use a Bucket",
-                    RuntimeWarning,
-                )
 
 
 def _as_remote(remote: Remote | bool | None) -> Remote | None:

@@ -7,14 +7,14 @@ cdef int _COMPLETE
 cdef bint _ATOMIC
 
 
-@cython.freelist(64)
+@cython.no_gc
 cdef class Permit:
     cdef bint _held
     cdef Book _book
     cdef list _claims
-    cdef long long _cost, _granted_at, _mark, _slot, _tally, _owner
+    cdef long long _cost, _granted_at, _mark, _slot, _tally, _owner, _task
     cdef int _end
-    cdef object _key, _listener, _task
+    cdef object _key, _listener
     cdef Ledger _ledger
 
     @cython.locals(book=Book, ledger=Ledger, now=cython.longlong)
@@ -23,7 +23,7 @@ cdef class Permit:
     cpdef finish(self, error, answered=*, not_sent=*)
 
 
-@cython.freelist(64)
+@cython.no_gc
 cdef class HeldPermit(Permit):
     pass
 
@@ -31,4 +31,8 @@ cdef class HeldPermit(Permit):
 @cython.locals(permit=Permit)
 cdef Permit new_permit(
     bint held, Book book, Ledger ledger, long long cost, long long mark, long long now, object key
+)
+
+cdef Permit renew(
+    Permit permit, bint held, Book book, Ledger ledger, long long cost, long long mark, long long now, object key
 )

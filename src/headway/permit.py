@@ -155,6 +155,10 @@ class Permit:
                     book.flight_ns += now - self._granted_at
                     if book.ended & 255 == 0:
                         book.check_health()
+                    # Kept for the next grant, which takes it if nobody else has it by then.
+                    self._book = None
+                    self._ledger = None
+                    book.spare = self
                     return
             self._slow_end(how)
         else:
@@ -181,8 +185,13 @@ class Permit:
 
     def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
-        if not self._end:
-            self._end = outcome_of(error, answered, not_sent)
+        if self._end:
+            return
+        if error is None and not self._held and self._claims is None and self._listener is None:
+            self._end = _COMPLETE
+            self._book.ended += 1
+        else:
+            self._end = _COMPLETE if error is None else outcome_of(error, answered, not_sent)
             self.hand_back(self._end)
 
     def __enter__(self) -> Permit:
@@ -271,6 +280,13 @@ def new_permit(
         permit = HeldPermit.__new__(HeldPermit)
     else:
         permit = Permit.__new__(Permit)
+    return renew(permit, held, book, ledger, cost, mark, now, key)
+
+
+def renew(
+    permit: Permit, held: bool, book: Book, ledger: Ledger | None, cost: int, mark: int, now: int, key: str | None
+) -> Permit:
+    """Fill a permit that nobody else has: a new one, or one that was given up."""
     permit._book = book
     permit._claims = None
     permit._cost = cost
@@ -284,5 +300,5 @@ def new_permit(
     permit._owner = 0
     permit._slot = 0
     permit._tally = 0
-    permit._task = None
+    permit._task = 0
     return permit

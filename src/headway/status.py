@@ -104,12 +104,20 @@ class Denied:
     (False, True, '1/minute')
     """
 
-    __slots__ = ("key", "reason", "status")
+    __slots__ = ("_status", "_survey", "key", "reason")
 
-    def __init__(self, key: Any, status: Status, reason: str = "limit") -> None:
+    def __init__(self, key: Any, survey: Survey, reason: str = "limit") -> None:
         self.key = key
-        self.status = status
         self.reason = reason
+        self._survey = survey
+        self._status: Status | None = None
+
+    @property
+    def status(self) -> Status:
+        """How things stood when it was denied."""
+        if self._status is None:
+            self._status = status_of(self._survey)
+        return self._status
 
     @property
     def retry_after(self) -> float:

@@ -30,11 +30,11 @@ def remote(transit: int, out: int) -> Remote:
     return Remote(resolution=0, drift_ppm=0, max_transit=ns(transit), out_latency=ns(out))
 
 
-REMOTES = st.builds(remote, st.integers(0, 40), st.sampled_from([0, 0, 0, 3, 50]))
+REMOTES = st.builds(remote, st.integers(1, 40), st.sampled_from([0, 0, 0, 3, 50]))
 # Above 1024 permits times are rounded up: to a grid of 2 to 5 ns here, with transits on grids of 0 to 9 ns.
 MANY = st.integers(1025, 3000)
 COARSE = st.integers(2048, 6000)
-COARSE_REMOTES = st.builds(remote, st.integers(0, 10_000), st.sampled_from([0, 0, 7000]))
+COARSE_REMOTES = st.builds(remote, st.integers(1, 10_000), st.sampled_from([0, 0, 7000]))
 
 BUCKETS = st.builds(lambda n, per, burst: (Bucket((n, ns(per)), burst=burst), 1), st.integers(1, 7), NS, FEW)
 WINDOWS = st.builds(lambda n, per: (Window(n, per=ns(per)), 1), FEW, NS)

@@ -6,7 +6,6 @@ from itertools import accumulate
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from core.strategies import BUCKETS, COMMANDS, traced
 from core.traces import Desk, Grant, rule_of
@@ -17,7 +16,11 @@ S = 10**9
 
 
 def assert_promise(limit: Bucket, grants: list[Grant]) -> None:
-    """No interval that ends at a grant holds more than the promise; a debt counts from when it was made."""
+    """No interval that ends at a grant holds more than the promise; a debt counts from when it was made.
+
+    Where a permit takes no whole number of nanoseconds, the last nanosecond counts as a part of the interval.
+    """
+    last = 1 if limit.per_ns % limit.count else 0
     events = [(grant.at, grant.happened, grant.turn) for grant in grants]
     debts = [(grant.ended, grant.extra, grant.end_turn) for grant in grants]
     for end, cost, turn in events:
@@ -28,7 +31,7 @@ def assert_promise(limit: Bucket, grants: list[Grant]) -> None:
         newest_first = sorted((event[:2] for event in known), reverse=True)
         totals = accumulate(spent for _, spent in newest_first)
         for (start, _), total in zip(newest_first, totals, strict=True):
-            assert (total - limit.burst) * limit.per_ns <= limit.count * (end - start)
+            assert (total - limit.burst) * limit.per_ns <= limit.count * (end - start + last)
 
 
 @traced
@@ -36,3 +39,104 @@ def assert_promise(limit: Bucket, grants: list[Grant]) -> None:
 def test_never_above_its_promise(case, commands) -> None:
     limit, unit = case
     assert_promise(limit, Desk(rule_of(limit).open(), unit).play(commands).grants)
+
+
+@traced
+@given(BUCKETS, COMMANDS, BUCKETS, COMMANDS)
+def test_a_new_rate_holds_from_its_first_moment(case, before, other, after) -> None:
+    desk = Desk(rule_of(case[0]).open()).play(before)
+    known = len(desk.grants)
+    desk.ledger.adopt(rule_of(other[0]), desk.now)
+    assert_promise(other[0], desk.play(after).grants[known:])
+
+
+@traced
+@given(BUCKETS, BUCKETS)
+def test_a_new_rate_forgives_nothing(case, other) -> None:
+    old, new = case[0], other[0]
+    ledger = rule_of(old).open()
+    ledger.exhaust(100)
+    ledger.adopt(rule_of(new), 100)
+    # Either way `old.burst` permits are owed; the new rate earns them, and the new burst is what may be owed at most.
+    owed = max(0, old.burst + 1 - new.burst)
+    assert abs(ledger.wait(100, 1) - owed * new.per_ns / new.count) <= 2
+
+
+def test_a_pause_at_rate_zero_forgives_nothing() -> None:
+    ledger = rule_of(Bucket("10/s", burst=3)).open()
+    ledger.exhaust(0)
+    ledger.adopt(rule_of(Bucket((0, 1))), 0)
+    assert ledger.remaining(0) == 0
+    ledger.adopt(rule_of(Bucket("10/s", burst=3)), 0)
+    assert ledger.wait(0, 1) == S // 10
+
+
+@pytest.mark.parametrize("burst", [1, 2, 5])
+def test_three_per_second_do_not_drift_in_a_million(burst) -> None:
+    ledger = rule_of(Bucket("3/s", burst=burst)).open()
+    wait, take = ledger.wait, ledger.take
+    now = 0
+    for _ in range(1_000_000):
+        now += wait(now, 1)
+        take(now, 1)
+    assert now == -(-(1_000_000 - burst) * S // 3)
+
+
+def test_the_worked_example() -> None:
+    ledger = rule_of(Bucket("10/s", burst=3)).open()
+    ms = 10**6
+    assert [ledger.take(0, 1) for _ in range(3)] == [100 * ms, 200 * ms, 300 * ms]
+    assert ledger.wait(0, 1) == 100 * ms
+    assert ledger.wait(100 * ms, 1) == 0
+
+
+def test_settling_for_less_gives_back_and_for_more_is_paid_first() -> None:
+    ledger = rule_of(Bucket("1/s", burst=10)).open()
+    mark = ledger.take(0, 8)
+    ledger.settle(0, 8, mark, ledger.tally, 3)
+    assert ledger.remaining(0) == 7
+    mark = ledger.take(0, 7)
+    ledger.settle(0, 7, mark, ledger.tally, 12)
+    assert [ledger.wait(0, cost) for cost in (1, 2)] == [6 * S, 7 * S]
+
+
+def test_a_refund_is_what_the_permit_still_weighs() -> None:
+    ledger = rule_of(Bucket("1/s", burst=4)).open()
+    mark, tally = ledger.take(0, 2), ledger.tally
+    ledger.take(S, 1)
+    ledger.cancel(S, 2, mark, tally)  # one of the two has been earned again meanwhile
+    assert ledger.remaining(S) == 3
+    mark, tally = ledger.take(S, 1), ledger.tally
+    ledger.cancel(9 * S, 1, mark, tally)
+    assert ledger.remaining(9 * S) == 4
+
+
+def test_a_cancelled_slot_gives_back_only_what_nobody_reserved_after_it() -> None:
+    ledger = rule_of(Bucket("1/s")).open()
+    first, second = [(ledger.take(ledger.slot(0, 1), 1), ledger.tally) for _ in range(2)]
+    third = (ledger.take(ledger.slot(0, 1), 1), ledger.tally)
+    assert ledger.slot(0, 1) == 3 * S
+    ledger.cancel(0, 1, *second)
+    assert ledger.slot(0, 1) == 3 * S
+    ledger.cancel(0, 1, *third)
+    assert ledger.slot(0, 1) == 2 * S
+    ledger.cancel(0, 1, *first)
+    assert ledger.slot(0, 1) == 2 * S
+
+
+def test_debt_beyond_146_years_is_refused_and_changes_nothing() -> None:
+    ledger = rule_of(Bucket((1, 60))).open()
+    mark = ledger.take(0, 1)
+    state = ledger.state()
+    with pytest.raises(InvalidArgument, match="146 years"):
+        ledger.settle(0, 1, mark, ledger.tally, 2**60)
+    assert ledger.state() == state
+
+
+def test_slots_beyond_146_years_are_refused() -> None:
+    ledger = rule_of(Bucket((1, f"{2**61}ns"))).open()
+    slots = []
+    while (slot := ledger.slot(5, 1)) >= 0:
+        slots.append(slot)
+        ledger.take(slot, 1)
+    assert slots == [5, 5 + 2**61]

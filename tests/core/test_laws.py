@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, KINDS, traced
@@ -81,7 +81,7 @@ def test_a_look_changes_nothing(kind, data) -> None:
     blind = Desk(rule_of(limit).open(), unit).play(commands)
     curious = Desk(rule_of(limit).open(), unit).play(commands, look)
     assert curious.log == blind.log
-    look(blind)  # time acts on a ledger when it is asked
+    assert look(curious) == look(blind)  # time acts on a ledger when it is asked
     assert curious.ledger.state() == blind.ledger.state()
 
 
@@ -106,6 +106,7 @@ def test_copies_are_equal_and_apart(kind, data) -> None:
 @given(st.data())
 def test_cancel_restores_when_nothing_came_after(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
+    assume(kind != "bucket" or limit.count <= limit.per_ns)  # closer permits than a nanosecond share a mark
     desk = Desk(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
     ledger, cost = desk.ledger, desk.cost(data.draw(st.integers(0, 99_999)))
     desk.now += ledger.sure(desk.now, cost) % FOREVER
@@ -113,7 +114,8 @@ def test_cancel_restores_when_nothing_came_after(kind, data) -> None:
         return  # the last permit of a Concurrency is out
     before = desk.fork(ledger.copy())
     mark = ledger.take(desk.now, cost)
-    longest = 40 if getattr(limit, "remote", None) is None else max(1, ledger.get_rule().transit) - 1
+    # A permit that is out for longer than its transit counts as completed.
+    longest = 40 if getattr(limit, "remote", None) is None else ledger.get_rule().transit - 1
     later = data.draw(st.integers(0, longest))
     desk.now += later
     before.now += later
@@ -147,6 +149,7 @@ def test_reset_after_is_when_the_ledger_is_as_new(kind, data) -> None:
     desk = Desk(rule_of(limit).open(), unit).play(data.draw(COMMANDS), check_idle)
     desk.now += desk.ledger.reset_after(desk.now) % FOREVER
     if desk.ledger.idle(desk.now):
+        desk.now += kind == "bucket"  # it keeps a fraction until then, so as not to drift
         behaves_as_fresh(desk, data.draw(COMMANDS))
 
 

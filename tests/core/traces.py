@@ -108,7 +108,9 @@ class Desk:
         slot = self.ledger.slot(self.now, cost)
         self.log.append(slot)
         if slot >= 0:
-            self.grant(slot, cost)
+            # Where several limits agree on a slot, it is later than some of them need.
+            later = y % 16 * self.unit if y % 3 == 0 else 0
+            self.grant(slot + later, cost)
 
     def grant(self, at: int, cost: int) -> None:
         mark = self.ledger.take(at, cost)
@@ -138,7 +140,7 @@ class Desk:
 
     def do_settle(self, x: int, y: int) -> None:
         if grant := self.ending("settle", x):
-            grant.actual = y % (2 * grant.cost + 1)
+            grant.actual = min(y % (2 * grant.cost + 1), FOREVER)
             self.ledger.settle(self.now, grant.cost, grant.mark, grant.tally, grant.actual)
 
     def ending(self, how: str, x: int) -> Grant | None:

@@ -1,40 +1,28 @@
-"""The blocks need three functions of the memory engine; where it is not there yet, something with the same contract."""
+"""What the blocks ask of the memory engine, written down."""
 
-import importlib.util
-import sys
-import types
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from headway.engines import memory as engine
 
 
 @pytest.fixture
 def memory(monkeypatch):
-    """Records what the blocks ask of `headway.engines.memory`."""
-    calls = []
-    disabled = [False]
-    stub = types.ModuleType("headway.engines.memory")
+    """Stands in for the three functions of `headway.engines.memory`, and records."""
+    calls: list[tuple[str, int]] = []
+    seen: Any = SimpleNamespace(calls=calls, disabled=[False])
 
     def set_aside():
         calls.append(("set_aside", len(calls)))
         return len(calls) - 1
 
     def set_disabled(flag):
-        before, disabled[0] = disabled[0], flag
+        before, seen.disabled[0] = seen.disabled[0], flag
         return before
 
-    stub.set_aside = set_aside
-    stub.bring_back = lambda token: calls.append(("bring_back", token))
-    stub.set_disabled = set_disabled
-    stub.calls = calls
-    stub.disabled = disabled
-    monkeypatch.setitem(sys.modules, "headway.engines.memory", stub)
-    engines = sys.modules.get("headway.engines")
-    if engines is not None:
-        monkeypatch.setattr(engines, "memory", stub, raising=False)
-    return stub
-
-
-@pytest.fixture(autouse=True)
-def _memory_is_there(request):
-    if importlib.util.find_spec("headway.engines.memory") is None:
-        request.getfixturevalue("memory")
+    monkeypatch.setattr(engine, "set_aside", set_aside)
+    monkeypatch.setattr(engine, "bring_back", lambda token: calls.append(("bring_back", token)))
+    monkeypatch.setattr(engine, "set_disabled", set_disabled)
+    return seen

@@ -80,8 +80,13 @@ def test_async_with():
 
 def test_threads_see_it():
     seen = []
+
+    def sleeper():
+        SYSTEM.sleep(9)
+        seen.append(SYSTEM.now())
+
     with virtual_time():
-        thread = threading.Thread(target=lambda: (SYSTEM.sleep(9), seen.append(SYSTEM.now())))
+        thread = threading.Thread(target=sleeper)
         thread.start()
         thread.join()
     assert seen == [9 * SECOND]

@@ -184,7 +184,12 @@ def test_a_thread_parked_without_end_lets_others_jump():
 
 def test_advance_without_autojump_leaves_later_sleepers_asleep():
     clock, woke = ManualClock(), []
-    threads = in_threads(lambda: (clock.sleep(5), woke.append(clock.now())))
+
+    def sleeper():
+        clock.sleep(5)
+        woke.append(clock.now())
+
+    threads = in_threads(sleeper)
     clock.settle()
     clock.advance(4.999)
     assert (woke, clock.sleepers) == ([], 1)
@@ -195,7 +200,12 @@ def test_advance_without_autojump_leaves_later_sleepers_asleep():
 
 def test_advancing_from_many_threads_adds_up():
     clock = ManualClock()
-    join(in_threads(*[lambda: [clock.advance_ns(1) for _ in range(200)] for _ in range(8)]))
+
+    def work():
+        for _ in range(200):
+            clock.advance_ns(1)
+
+    join(in_threads(*[work] * 8))
     assert clock.now() == 1600
 
 

@@ -16,7 +16,9 @@ Worked example, "10/s burst 3", I = 100 ms, at time 0 with tat = 0: three permit
 would make it 400 > 300: wait 100 ms. At 100 it is 400 - 100 = 300: granted.
 
 An interval need not be whole: 3/s is 333,333,333 and one third nanoseconds. So tat is kept as nanoseconds and a remainder in
-units of 1/n, with P/n in lowest terms, and nothing is ever rounded but the answer, up to the next nanosecond.
+units of 1/n, with P/n in lowest terms, and nothing is ever rounded but the answer, up to the next nanosecond. What is granted at
+that nanosecond still counts from tat: so the schedule of 3/s never drifts, and any time d admits at most `burst + rate * d`, where
+d is as exact as the clock can tell: two grants 333,333,333 ns apart lie in the first and the last of 333,333,334 nanoseconds.
 
 **Giving back.** `tat -= c * I` mints: a bucket that was full when the permit was taken lost nothing by the time it is full
 again, and what others took meanwhile was granted on the strength of a later tat. A refund may therefore not exceed what the
@@ -96,7 +98,8 @@ class BucketLedger(Ledger):
 
     def take(self, at: int, cost: int) -> int:
         rule = self.rule
-        if self.tat < at:
+        # The first whole nanosecond after tat is on time: the fraction is kept, or 3/s would lose 2/3 ns with each grant.
+        if self.tat < at and (self.part == 0 or self.tat + 1 < at):
             self.tat = at
             self.part = 0
         self.tat += cost * rule.whole
@@ -187,6 +190,7 @@ class BucketLedger(Ledger):
         if (old_per, old.parts, old.room_ns) == (new_per, new.parts, new.room_ns):
             return
         before = self.tat
+        promised = before - old.room_ns + (1 if self.part > old.room_part else 0)
         if self.part > 0:
             self.tat += 1
             self.part = 0
@@ -195,7 +199,6 @@ class BucketLedger(Ledger):
             owed = (self.tat - now) * old.parts * new_per
             self.tat = now + min(-(-owed // (old_per * new.parts)), FOREVER)
             # And the last slot that was promised is kept clear of.
-            promised = before - old.room_ns + 1
             if promised > now:
                 self.tat = max(self.tat, min(promised + new.room_ns + 1, now + FOREVER))
         # Marks are times of the old schedule: by as much as it moved, earlier permits weigh less.

@@ -10,8 +10,8 @@ was entered stays the current one: it is never counted twice.
 
 Worked example, 3/day in UTC: at 23:59 three calls go and a fourth is told to wait 60 s. At 00:00 the count starts at zero.
 A cancelled call is given back within its own window, and is worth nothing after it: the mark is the window's end, and `tally`
-counts windows, since under another rule (`adopt`) two of them may end at the same time. What is
-settled for more than was taken counts as used, also beyond n; the next window starts at zero all the same.
+counts windows, since under another rule (`adopt`) two of them may end at the same time. What is settled for more than was
+taken counts as used, also beyond n; the next window starts at zero all the same.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ threads "everybody" is decided by `crew.py`; on a `VirtualLoop` it is exact; on 
 between callbacks whether anything is ready (`idle.py`), and the loop's own timers and its executor stay on real time.
 A thread that parks without an end waits for its bell and lets others jump.
 
-A parked thread's bell is the caller's lock, and only the caller may release it: the clock cannot call such a thread
-by name. It looks up from its bell every millisecond of real time to see whether its virtual time has come.
+A parked thread's bell is the caller's lock. Blocking on it would hide the moment between the ring and the waking, in
+which time must not jump; so a parked thread looks at its bell, at least every millisecond of real time, and is woken
+directly only by the clock.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from headway.testing.idle import Watch, let_others_run
 
 if TYPE_CHECKING:
     from _thread import LockType
-    from collections.abc import Callable
 
 __all__ = ["ManualClock"]
 
@@ -182,16 +182,14 @@ class ManualClock(Clock):
 
     def sleep(self, seconds: Seconds) -> None:
         """Block this thread until exactly so much time has passed on this clock."""
-        bell = threading.Lock()
-        bell.acquire()
-        self._wait(bell, self._now + to_ns(seconds), bell.release)
+        self._wait(None, self._now + to_ns(seconds))
 
     async def sleep_async(self, seconds: Seconds) -> None:
         """Suspend this task until exactly so much time has passed on this clock."""
         await self.park_async(asyncio.get_running_loop().create_future(), self._now + to_ns(seconds))
 
     def park(self, bell: LockType, until_ns: int | None) -> None:
-        self._wait(bell, until_ns, _nothing)
+        self._wait(bell, until_ns)
 
     async def park_async(self, bell: asyncio.Future[None], until_ns: int | None) -> None:
         if until_ns is None:
@@ -213,28 +211,28 @@ class ManualClock(Clock):
             if watch is not None:
                 watch.leave()
 
-    def _wait(self, bell: LockType, until_ns: int | None, wake: Callable[[], None]) -> None:
-        if bell.acquire(blocking=False):
-            return
+    def _wait(self, bell: LockType | None, until_ns: int | None) -> None:
+        nudge = threading.Lock()
+        nudge.acquire()
         with self._lock:
             due = NEVER if until_ns is None else until_ns
-            if due <= self._now:
+            if due <= self._now or (bell is not None and bell.acquire(blocking=False)):
                 return
-            alarm = self._alarms.add(due, wake, is_thread=True)
-            self._crew.lie_down(lambda: alarm.rung or not bell.locked())
+            alarm = self._alarms.add(due, nudge.release, is_thread=True)
+            self._crew.lie_down(lambda: alarm.rung or (bell is not None and not bell.locked()))
         look = _FIRST_LOOK
         try:
-            while not alarm.rung:
+            while not alarm.rung and (bell is None or bell.locked()):
                 wait = self._try_jump() if self.autojump else None
-                if wait == 0:
-                    look = _FIRST_LOOK
-                elif bell.acquire(timeout=look if wait is None else min(look, wait)):
-                    return
-                else:
+                if wait != 0:
+                    nudge.acquire(timeout=look if wait is None else min(look, wait))
                     look = min(look * 2, SLICE)
         finally:
             with self._lock:
                 self._alarms.cancel(alarm)
+                # Taken only now: a thread that held its own bell and was not yet up would look like a sleeper.
+                if bell is not None:
+                    bell.acquire(blocking=False)
                 self._crew.get_up()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> Watch | None:
@@ -246,10 +244,6 @@ class ManualClock(Clock):
         watch = self._watches.setdefault(loop, Watch(self._try_jump, loop))
         watch.join()
         return watch
-
-
-def _nothing() -> None:
-    """A parked thread looks for itself."""
 
 
 def _ring_anywhere(bell: asyncio.Future[None]) -> None:

@@ -19,7 +19,7 @@ time for ever. The rule:
 
 So one thread jumps at once, a set of threads that only sleep on the clock jumps as soon as the last one lies down, and
 bystanders (`main` in `join()`, a watchdog) cost one grace, not one per jump. What the rule cannot see: a thread that
-waits for a real answer for longer than the grace, or computes for a second. Raise `ManualClock.grace` for such a program.
+waits for a real answer for longer than the grace, or computes for a second. Raise `ManualClock.grace` for those.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ cdef class Book:
     cdef public object name
     cdef public Clock clock
     cdef public bint start_full, forked, closed, calm, solo, walled, held
+    cdef public Shelf first
     cdef public list shelves, metrics
     cdef public dict lines, pauses
-    cdef public object lock, box, fork_warning, health
+    cdef public object lock, box, on_fork, health, spare, warned
     cdef public long long numbers, resumed, waiting, depth
     cdef public long long granted, denied, ended, cancelled, abandoned, flight_ns
 
@@ -21,14 +22,14 @@ cdef class Book:
 
     cpdef enter(self)
     cpdef leave(self)
-    cpdef bint decide(self, Ticket ticket)
+    cpdef bint decide(self, Ticket ticket, bint stand)
 
     @cython.locals(
         now=cython.longlong, wall=cython.longlong, at=cython.longlong, wait=cython.longlong, cost=cython.longlong,
         sure=cython.longlong, resume=cython.longlong, index=cython.Py_ssize_t, shelf=Shelf, ledger=Ledger, line=Line,
         head=Ticket,
     )
-    cdef bint _decide(self, Ticket ticket)
+    cdef bint _decide(self, Ticket ticket, bint stand)
 
     cdef _hint(self, Ticket ticket, Line line, Ledger ledger, long long at, long long now)
 

@@ -52,6 +52,7 @@ class Book:
         self.clock = clock
         self.start_full = start_full
         self.shelves: list[Shelf] = []
+        self.first: Shelf | None = None
         self.lines: dict[tuple[int, str | None], Line] = {}
         self.lock = threading.RLock()
         self.box: deque[tuple[Ledger, int, int, int, str | None]] = deque()
@@ -73,8 +74,11 @@ class Book:
         self.abandoned = 0
         self.flight_ns = 0
         self.metrics: list[str | None] = []
-        self.fork_warning: Callable[[], None] | None = None
-        self.health: Callable[[], None] | None = None
+        # Told about a fork and about health, with the book: functions that hold no limiter, so that books make no cycles.
+        self.on_fork: Callable[[Book], None] | None = None
+        self.health: Callable[[Book], None] | None = None
+        self.spare: Any = None
+        self.warned: set[str] = set()
         books.add(self)
 
     def furnish(self, rules: tuple[Rule, ...], choosers: list[Callable[[str], Rule | None] | None]) -> None:
@@ -85,6 +89,7 @@ class Book:
             Shelf(rule, choose, full_wall if rule.walled else full_now)
             for rule, choose in zip(rules, choosers, strict=True)
         ]
+        self.first = self.shelves[0]
         self.solo = len(rules) == 1 and not rules[0].walled and choosers[0] is None
         self.walled = any(rule.walled for rule in rules) or any(choosers)
         self.held = any(rule.held for rule in rules)
@@ -93,7 +98,7 @@ class Book:
 
     def quick(self, key: str | None, now: int) -> Ledger:
         """The only ledger of a calm book with one shelf."""
-        shelf: Shelf = self.shelves[0]
+        shelf = self.first
         if key is None:
             return shelf.lone
         ledger = shelf.find(key)
@@ -142,18 +147,18 @@ class Book:
     def time_for(self, ledger: Ledger) -> int:
         return self.clock.wall() if ledger.get_rule().walled else self.clock.now()
 
-    def decide(self, ticket: Ticket) -> bool:
-        """Grant `ticket` if it is its turn and everything it needs is there; otherwise it stands in line.
+    def decide(self, ticket: Ticket, stand: bool) -> bool:
+        """Grant `ticket` if it is its turn and everything it needs is there; otherwise let it `stand` in line.
 
         `ticket.ready` then says when to ask again: at a time, or (None) when the bell rings.
         """
         self.enter()
         try:
-            return self._decide(ticket)
+            return self._decide(ticket, stand)
         finally:
             self.leave()
 
-    def _decide(self, ticket: Ticket) -> bool:
+    def _decide(self, ticket: Ticket, stand: bool) -> bool:
         now = self.clock.now()
         wall = self.clock.wall() if self.walled else 0
         if self.closed:
@@ -192,9 +197,10 @@ class Book:
             line = self.lines.get((index, key))
             if line is not None and line.head().number < ticket.number:
                 holding.append(index)
-                ready = self._hint(ticket, line, ledger, at, now)
+                if stand:
+                    ready = self._hint(ticket, line, ledger, at, now)
             else:
-                if cost > ledger.get_rule().capacity:
+                if stand and cost > ledger.get_rule().capacity:
                     raise self.refusal(ticket.keys)
                 wait = ledger.wait(at, cost)
                 if wait:
@@ -207,8 +213,9 @@ class Book:
                 else:
                     waits.append((index, ledger, at))
         if holding:
-            self._stand(ticket, holding)
-            ticket.ready = ready
+            if stand:
+                self._stand(ticket, holding)
+                ticket.ready = ready
             return False
         self._take(ticket, waits, now)
         return True
@@ -481,12 +488,12 @@ class Book:
     def check_health(self) -> None:
         """Asked for now and then, as permits end: let the front end warn about what it sees."""
         if self.health is not None:
-            self.health()
+            self.health(self)
 
     def _forked_notice(self) -> None:
         self.forked = False
-        if self.fork_warning is not None:
-            self.fork_warning()
+        if self.on_fork is not None:
+            self.on_fork(self)
 
 
 def after_fork() -> None:
@@ -520,6 +527,7 @@ def set_aside() -> list[tuple[Book, list[Shelf], dict[str | None, int]]]:
         try:
             token.append((book, book.shelves, book.pauses))
             book.shelves = [Shelf(shelf.rule, shelf.choose, None) for shelf in book.shelves]
+            book.first = book.shelves[0]
             book.pauses = {}
             book.resumed = 0
         finally:
@@ -532,6 +540,6 @@ def bring_back(token: list[tuple[Book, list[Shelf], dict[str | None, int]]]) -> 
     for book, shelves, pauses in token:
         book.enter()
         try:
-            book.shelves, book.pauses, book.resumed = shelves, pauses, 0
+            book.shelves, book.first, book.pauses, book.resumed = shelves, shelves[0], pauses, 0
         finally:
             book.leave()
