@@ -93,7 +93,7 @@ def trivial() -> int:
 
 
 def decorated(limiter: Callable[[], headway.Limiter]) -> Side:
-    function: Any = headway.throttle(limiter(), timeout=0)(trivial)
+    function: Any = headway.throttle(limiter())(trivial)
     return Side("f()", {"f": function}, granted=lambda: function() == 1)
 
 

@@ -17,16 +17,15 @@ from headway.core.notation import parse
 from headway.core.remote import Remote
 from headway.errors import (
     Closed,
-    EngineUnavailable,
     HeadwayError,
     LimitMismatch,
-    PermitExpired,
     PermitFinished,
     RateLimited,
 )
 from headway.limiter import Event, Limiter
 from headway.permit import Permit
 from headway.status import Denied, Stats, Status
+from headway.throttle import throttle
 
 __all__ = [
     "AllOf",
@@ -52,4 +51,5 @@ __all__ = [
     "Window",
     "compiled",
     "parse",
+    "throttle",
 ]

@@ -10,6 +10,7 @@ cdef bint _ATOMIC
 cdef object _find_loop
 cdef Permit REFUSED
 
+cdef bint refused(Permit permit)
 cdef long long current_task()
 
 

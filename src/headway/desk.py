@@ -56,6 +56,11 @@ REFUSED = Permit.__new__(Permit)
 """Stands for "no", where None stands for "ask the slow way"."""
 
 
+def refused(permit: Permit | None) -> bool:
+    """Whether the quick way said no."""
+    return permit is REFUSED
+
+
 def current_task() -> int:
     """The identity of the asyncio task that runs in this thread, or 0; costs nothing before asyncio is imported."""
     global _find_loop

@@ -20,7 +20,7 @@ cdef class BucketLedger(Ledger):
     cpdef long long take(self, long long at, long long cost)
 
     @cython.locals(
-        rule=BucketRule, since=cython.longlong, busy=cython.longlong, most=cython.longlong,
+        rule=BucketRule, since=cython.longlong, busy=cython.longlong, left=cython.longlong, most=cython.longlong,
         whole=cython.longlong, part=cython.longlong, last=cython.bint,
     )
     cdef void refund(self, long long now, long long cost, long long mark, long long tally, bint happened)

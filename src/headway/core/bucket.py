@@ -131,19 +131,20 @@ class BucketLedger(Ledger):
     def refund(self, now: int, cost: int, mark: int, tally: int, happened: bool) -> None:
         rule = self.rule
         since = (self.tally - tally) & WRAP
+        if cost > rule.capacity:
+            cost = rule.capacity  # it was granted under another rule; more would not fit 63 bits
         whole = cost * rule.whole + cost * rule.part // rule.parts
         part = cost * rule.part % rule.parts
         # Permits of less than a nanosecond may share a tat: then nobody knows whether something came after.
         last = since == 0 and mark == self.tat and rule.whole > 0
         if not last:
-            busy = self.tat + since - rule.room_ns + 1
-            if busy < self.latest:
-                busy = self.latest
-            if busy < now:
-                busy = now
-            most = mark - since - busy
-            if most <= 0:
+            left = mark - since
+            most = left - (self.latest if self.latest > now else now)
+            busy = self.tat - rule.room_ns + 1  # plus `since`, which would not always fit 63 bits
+            if most <= 0 or left - since <= busy:
                 return
+            if most > left - since - busy:
+                most = left - since - busy
             if whole >= most:
                 whole = most
                 part = 0
@@ -191,16 +192,17 @@ class BucketLedger(Ledger):
             return
         before = self.tat
         promised = before - old.room_ns + (1 if self.part > old.room_part else 0)
-        if self.part > 0:
-            self.tat += 1
-            self.part = 0
+        backlog = before - now  # of arbitrary size in both forms, as are the products below
         # What is owed is the same number of permits, rounded up; while nothing is admitted it stays as it was.
-        if before >= now and old.capacity > 0 and new.capacity > 0:
-            owed = (self.tat - now) * old.parts * new_per
+        if backlog >= 0 and old.capacity > 0 and new.capacity > 0:
+            owed = (backlog * old.parts + self.part) * new_per
             self.tat = now + min(-(-owed // (old_per * new.parts)), FOREVER)
             # And the last slot that was promised is kept clear of.
             if promised > now:
                 self.tat = max(self.tat, min(promised + new.room_ns + 1, now + FOREVER))
+        elif self.part > 0:
+            self.tat += 1
+        self.part = 0
         # Marks are times of the old schedule: by as much as it moved, earlier permits weigh less.
         moved = max(0, before - self.tat) + max(0, new.room_ns - old.room_ns) + 1
         self.tally = (self.tally + moved) & WRAP

@@ -193,9 +193,9 @@ class WindowLedger(Ledger):
 
     def exhaust(self, now: int) -> None:
         self.advance(now)
-        count, self.free = self.free, 0
-        if count <= 0:
+        if self.free <= 0:
             return
+        count, self.free = self.free, 0
         if self.out is None:
             self.cool(now, count)
         else:

@@ -1,0 +1,212 @@
+"""`@throttle`: every call of a function takes a permit first and ends it by how the call ended.
+
+The decorator always brackets the call, which is why it can be safe against a remote by default: it knows when the answer is
+there. A function stays what it was. A coroutine function is still one, a generator is throttled from its first value to its
+end, a method binds, signatures stay, and a decorated function pickles by its name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from datetime import timedelta
+from types import EllipsisType
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from headway.calls import Bracket, ThrottledFunction
+from headway.core.remote import Remote
+from headway.errors import InvalidArgument, RateLimited
+from headway.limiter import Limiter, Limits
+from headway.outcome import Proof, check_proof
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+KeyOf = str | Callable[..., str | int]
+CostOf = int | Callable[..., Any] | dict[str, int]
+
+
+class Throttling(Protocol):
+    """A decorator that keeps the type of what it decorates."""
+
+    def __call__(self, function: _F, /) -> _F: ...
+
+
+class Skipping(Protocol):
+    """A decorator after which a call may also return None."""
+
+    @overload
+    def __call__(
+        self, function: Callable[_P, Coroutine[Any, Any, _R]], /
+    ) -> Callable[_P, Coroutine[Any, Any, _R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[_P, _R], /) -> Callable[_P, _R | None]: ...
+
+
+@overload
+def throttle(
+    limit: Limits | Limiter,
+    *,
+    key: KeyOf | None = None,
+    cost: CostOf = 1,
+    settle: Callable[[Any], Any] | None = None,
+    timeout: float | timedelta | EllipsisType | None = ...,
+    on_limit: Literal["raise"] = "raise",
+    answered: Proof = None,
+    not_sent: Proof = None,
+    remote: Remote | bool = True,
+    **limiter_options: Any,
+) -> Throttling: ...
+@overload
+def throttle(
+    limit: Limits | Limiter,
+    *,
+    key: KeyOf | None = None,
+    cost: CostOf = 1,
+    settle: Callable[[Any], Any] | None = None,
+    timeout: float | timedelta | EllipsisType | None = ...,
+    on_limit: Literal["skip"],
+    answered: Proof = None,
+    not_sent: Proof = None,
+    remote: Remote | bool = True,
+    **limiter_options: Any,
+) -> Skipping: ...
+def throttle(
+    limit: Limits | Limiter,
+    *,
+    key: KeyOf | None = None,
+    cost: CostOf = 1,
+    settle: Callable[[Any], Any] | None = None,
+    timeout: float | timedelta | EllipsisType | None = ...,
+    on_limit: Literal["raise", "skip"] = "raise",
+    answered: Proof = None,
+    not_sent: Proof = None,
+    remote: Remote | bool = True,
+    **limiter_options: Any,
+) -> Any:
+    """Throttle a function: by a limit of its own, or by a `Limiter` that it shares.
+
+    >>> @throttle("100/minute", key=lambda user: user)
+    ... def call_their_api(user):
+    ...     return f"hello {user}"
+    >>> call_their_api("alice")
+    'hello alice'
+    >>> call_their_api.limiter.peek("alice").remaining
+    99
+
+    `key` and `cost` may be functions of the call's arguments, `settle` a function of its result that says what it cost in the
+    end. `timeout=None` waits (the default), 0 never does; `on_limit="skip"` returns None instead of raising `RateLimited`.
+    `answered` and `not_sent` (exception types, or a function of the exception) say what an exception proves about the call.
+    `remote=True` counts as a remote measures; other options are the limiter's.
+    """
+    if on_limit not in ("raise", "skip"):
+        raise InvalidArgument("on_limit", on_limit, "'raise' or 'skip'")
+    if isinstance(limit, Limiter):
+        if limiter_options:
+            raise InvalidArgument("options", limiter_options, "none: the limiter that is given has its own")
+        limiter = limit
+    else:
+        limiter = Limiter(limit, remote=remote, **limiter_options)
+    check_proof("answered", answered)
+    check_proof("not_sent", not_sent)
+    bracket = Bracket(limiter, _checked(key, cost, settle), timeout, on_limit == "skip", answered, not_sent)
+    return functools.partial(_decorate, bracket)
+
+
+def _checked(key: Any, cost: Any, settle: Any) -> tuple[Any, Any, Any]:
+    if key is not None and not callable(key) and not isinstance(key, str):
+        raise InvalidArgument("key", key, "a str, or a function of the call's arguments")
+    if settle is not None and not callable(settle):
+        raise InvalidArgument("settle", settle, "a function of the call's result")
+    return key, cost, settle
+
+
+def _decorate(bracket: Bracket, function: Any) -> Any:
+    if isinstance(function, staticmethod | classmethod):
+        raise TypeError(f"put @throttle below @{type(function).__name__}: it decorates the function itself")
+    if not callable(function):
+        raise TypeError(f"@throttle decorates functions, not {type(function).__name__}")
+    if inspect.isasyncgenfunction(function):
+        wrapper: Any = _async_generator(bracket, function)
+    elif inspect.iscoroutinefunction(function):
+        wrapper = _coroutine(bracket, function)
+    elif inspect.isgeneratorfunction(function):
+        wrapper = _generator(bracket, function)
+    else:
+        wrapper = ThrottledFunction(bracket, function)
+    functools.update_wrapper(wrapper, function)
+    wrapper.limiter = bracket.limiter
+    return wrapper
+
+
+def _coroutine(bracket: Bracket, function: Callable[..., Any]) -> Any:
+    async def throttled(*args: Any, **kwargs: Any) -> Any:
+        try:
+            permit = await bracket.open_async(args, kwargs)
+        except RateLimited:
+            if bracket.skip:
+                return None
+            raise
+        try:
+            result = await function(*args, **kwargs)
+        except BaseException as error:
+            bracket.close(permit, error)
+            raise
+        bracket.settle(permit, result)
+        return result
+
+    return throttled
+
+
+def _generator(bracket: Bracket, function: Callable[..., Any]) -> Any:
+    def throttled(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        try:
+            permit = bracket.open(args, kwargs)
+        except RateLimited:
+            if bracket.skip:
+                return None
+            raise
+        try:
+            result = yield from function(*args, **kwargs)
+        except BaseException as error:
+            bracket.close(permit, error)
+            raise
+        bracket.settle(permit, result)
+        return result
+
+    return throttled
+
+
+def _async_generator(bracket: Bracket, function: Callable[..., Any]) -> Any:
+    async def throttled(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        try:
+            permit = await bracket.open_async(args, kwargs)
+        except RateLimited:
+            if bracket.skip:
+                return
+            raise
+        inner = function(*args, **kwargs)
+        try:
+            # An async generator has no `yield from`; what is sent or thrown in is handed on by hand.
+            sent, thrown = None, None
+            while True:
+                try:
+                    value = await (inner.athrow(thrown) if thrown is not None else inner.asend(sent))
+                except StopAsyncIteration:
+                    break
+                sent, thrown = None, None
+                try:
+                    sent = yield value
+                except GeneratorExit:
+                    await inner.aclose()
+                    raise
+                except BaseException as error:  # noqa: BLE001 - it is handed to the generator it was meant for
+                    thrown = error
+        except BaseException as error:
+            bracket.close(permit, error)
+            raise
+        bracket.settle(permit, None)
+
+    return throttled
