@@ -32,8 +32,9 @@ METHOD = """\
 - The interpreted form, the threads and the million keys each run in a process of their own. Bytes per key are the
   growth of resident memory, key strings included. Keys idle on a `ManualClock`; then one other key is asked.
 - Peers are set up for their fastest granted call, in memory, with a limit too high to matter. One that logs every grant
-  gets an empty log for each turn; one that expires keys in a thread has it ended before our turn. ratelimit is a
-  decorator: as an unkeyed call it counts net of calling the bare function, as a decorator it stands beside ours.
+  gets an empty log for each turn; one that expires keys in a thread starts it before its turn, and ends it before
+  ours. ratelimit is a decorator: as an unkeyed call it counts net of calling the bare function, as a decorator it
+  stands beside ours.
 
 ## Again, on your machine
 

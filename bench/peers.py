@@ -3,7 +3,7 @@
 Every peer takes turns with ours in pairs, like for like: a call beside `try_acquire()`, a key among 10,000 live ones
 beside the same key, a decorator beside a decorator, an await beside an await. Where a library would be slowed down by
 the huge limit itself, it is helped, untimed: one that logs every grant starts each sample with an empty log, and one
-that expires keys in a thread has that thread ended before it is our turn.
+that expires keys in a thread has the thread started before its turn and ended before ours.
 """
 
 from __future__ import annotations
@@ -54,14 +54,19 @@ def limits_side(strategy: str, key: str | None) -> Side:
     for name in KEYS if key else ():
         limiter.hit(item, name)
 
-    def rest() -> None:
-        storage.timer.join()
-        if strategy == "MovingWindowRateLimiter":
-            storage.reset()
-
     call = f'f(item, "{key}")' if key else "f(item)"
     hit = (lambda: limiter.hit(item, key)) if key else (lambda: limiter.hit(item))
-    return Side(call, {"f": limiter.hit, "item": item}, granted=hit, before=rest)
+
+    def prepare() -> None:
+        """Start its thread outside of the timing; a log of grants starts empty."""
+        if strategy == "MovingWindowRateLimiter":
+            storage.reset()
+        hit()
+
+    def end_thread() -> None:
+        storage.timer.join()
+
+    return Side(call, {"f": limiter.hit, "item": item}, granted=hit, before=prepare, after=end_thread)
 
 
 def limits_peer(strategy: str, use: str, key: str | None = None, slice_ms: float = 5.0) -> Peer:

@@ -50,6 +50,7 @@ class Side:
     awaits: bool = False
     granted: Callable[[], bool] | None = None
     before: Callable[[], object] | None = None  # done before each sample, untimed
+    after: Callable[[], object] | None = None  # and after it
 
 
 def clock_side(*, awaits: bool = False) -> Side:
@@ -76,7 +77,7 @@ class Loop:
         exec(compile(source, f"<loop: {statement}>", "exec"), names)
         self._loop = names["loop"]
         self._runner = runner if side.awaits else None
-        self._before = side.before
+        self._before, self._after = side.before, side.after
         self.turns = 1
 
     def elapsed(self) -> int:
@@ -84,11 +85,17 @@ class Loop:
         if self._before:
             self._before()
         result = self._loop(self.turns, time.perf_counter_ns)
-        return self._runner.run(result) if self._runner else result
+        taken: int = self._runner.run(result) if self._runner else result
+        if self._after:
+            self._after()
+        return taken
 
     def calibrate(self, slice_ns: float) -> None:
-        """Double the turns until they can be timed well, then scale them to the slice."""
-        while (took := self.elapsed()) < slice_ns / 4:
+        """Double the turns until they can be timed well, then scale them to the slice.
+
+        The best of three: one hiccup here would make every later sample too short to outweigh its own start.
+        """
+        while (took := min(self.elapsed() for _ in range(3))) < slice_ns / 4:
             self.turns *= 2
         self.turns = max(1, round(self.turns * slice_ns / took))
 

@@ -10,12 +10,13 @@ PACKAGE = Path(__file__).parent.parent / "src" / "headway"
 
 # From the bottom to the top. A module may import its own layer and those before it.
 LAYERS = (
-    {"errors", "clock", "_form"},
+    {"errors", "clock", "_cython", "_form"},
     {"core"},
     {"engines"},
     {"flows"},
     {"drive"},
-    {"permit", "limiter", "throttle", "hold", "pacer"},
+    {"outcome", "status", "health"},
+    {"permit", "desk", "hold", "calls", "limiter", "throttle", "pacer"},
     {"headway"},  # the package itself: what `from headway import Limiter` reads
     {"integrations", "service"},
     {"testing", "lab", "demo", "cli"},

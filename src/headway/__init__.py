@@ -5,9 +5,9 @@
 >>> with limiter:
 ...     pass  # at most 100 of these in any minute
 
-The layout, from the bottom: `core` holds every algorithm as a pure state machine, `engines` keep their ledgers, `flows` say
-what waiting means and `drive` does it for threads and for tasks; `limiter` and `throttle` are what you call. `testing` has
-clocks that you can turn.
+The layout, from the bottom: `core` holds every algorithm as a pure state machine, `engines` keep their ledgers,
+`flows` say what waiting means and `drive` does it for threads and for tasks; `limiter` and `throttle` are what
+you call. `testing` has clocks that you can turn.
 """
 
 from headway import _form  # noqa: F401 - first of all: it decides which form of the others is loaded

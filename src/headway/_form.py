@@ -1,8 +1,9 @@
 """Which form of headway is imported: compiled where it was built, or interpreted on request.
 
 A compiled module and its `.py` lie side by side, and Python prefers the binary. With HEADWAY_PURE set (to
-anything but "" and "0") a finder that sees only `.py` files answers first, for modules of this package alone. It
-must be in place before any of them is imported, so `headway/__init__.py` imports this module before all others.
+anything but "" and "0") a finder that sees only `.py` files answers first, for modules of this package alone.
+It must be in place before any of them is imported, so `headway/__init__.py` imports this module before all
+others.
 """
 
 import os

@@ -1,8 +1,8 @@
 """The bracket around a throttled call, and the callable that a plain function becomes.
 
-A Python wrapper around a function costs more than the decision it makes. So a throttled function is an object whose call
-goes straight to the desk and then to the function; compiled, by the vectorcall protocol, without packing arguments into a
-tuple and a dict.
+A Python wrapper around a function costs more than the decision it makes. So a throttled function is an object
+whose call goes straight to the desk and then to the function; compiled, by the vectorcall protocol, without
+packing arguments into a tuple and a dict.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headway.errors import InvalidArgument, InvalidKey, RateLimited
 try:
     import cython
 except ImportError:
-    from headway import _cython as cython  # type: ignore[no-redef]
+    from headway import _cython as cython
 
 if not cython.compiled:
     # The compiled form has it from calls.pxd, as a C function.
@@ -49,7 +49,9 @@ class Bracket:
         self.answered = answered
         self.not_sent = not_sent
         # Nothing to be asked of the call itself, so the quick way will do.
-        self.simple: bool = self.key is None and type(self.cost) is int and self.cost == 1 and self.settling is None
+        self.simple: bool = (
+            self.key is None and type(self.cost) is int and self.cost == 1 and self.settling is None
+        )
 
     def ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Key and cost of this call."""
@@ -100,7 +102,7 @@ class ThrottledFunction:
         self.bracket = bracket
         self.function = function
         if cython.compiled:
-            equip(self)
+            equip(self)  # type: ignore[name-defined] # noqa: F821 - a C function, in calls.pxd
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bracket = self.bracket

@@ -1,23 +1,24 @@
 """Where time comes from.
 
-Everything in headway counts integer nanoseconds and gets them from a clock that is passed in. Three things make a
-clock more than a function that returns a number:
+Everything in headway counts integer nanoseconds and gets them from a clock that is passed in. Three things make
+a clock more than a function that returns a number:
 
 *It knows its own faults.* ``resolution`` is the width of its pulse in seconds, ``drift_ppm`` bounds how far its
 second may be from a true one. Both widen the gap of a `Window` with a `Remote`, and nothing else.
 
-*It sleeps.* A wait belongs to the clock that measured it: a test that replaces the clock replaces the sleeping too.
-Sleeps end early (event loops round their timers) and late (schedulers are busy), so nobody trusts one: after every
-sleep the clock is read again.
+*It sleeps.* A wait belongs to the clock that measured it: a test that replaces the clock replaces the sleeping
+too. Sleeps end early (event loops round their timers) and late (schedulers are busy), so nobody trusts one:
+after every sleep the clock is read again.
 
-*A sleep can be ended.* Whoever waits in a line may be called before its time, because somebody ahead gave up. So the
-line does not call `sleep` but `park`: sleep until a time of this clock, or until the bell rings. A thread's bell is a
-lock that is released to ring it, a task's bell is a future that gets a result.
+*A sleep can be ended.* Whoever waits in a line may be called before its time, because somebody ahead gave up.
+So the line does not call `sleep` but `park`: sleep until a time of this clock, or until the bell rings. A
+thread's bell is a lock that is released to ring it, a task's bell is a future that gets a result.
 """
 
 from __future__ import annotations
 
 import time
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import InvalidArgument
@@ -25,10 +26,10 @@ from headway.errors import InvalidArgument
 try:
     import cython
 except ImportError:
-    from headway import _cython as cython  # type: ignore[no-redef]
+    from headway import _cython as cython
 
 if cython.compiled:
-    from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime  # type: ignore[import-not-found]
+    from cython.cimports.posix.time import CLOCK_MONOTONIC, clock_gettime
 
 if TYPE_CHECKING:
     import asyncio
@@ -110,7 +111,7 @@ class SystemClock(Clock):
     def now(self) -> int:
         if substitute is not None:
             return substitute.now()
-        return monotonic()
+        return monotonic() if cython.compiled else monotonic_ns()
 
     def wall(self) -> int:
         return time.time_ns() if substitute is None else substitute.wall()
@@ -187,7 +188,7 @@ def monotonic() -> int:
     if cython.compiled:
         clock_gettime(CLOCK_MONOTONIC, cython.address(moment))  # type: ignore[name-defined]  # noqa: F821
         return moment.tv_sec * 1_000_000_000 + moment.tv_nsec  # type: ignore[name-defined, no-any-return]  # noqa: F821
-    return time.monotonic_ns()
+    return monotonic_ns()
 
 
 def ring(bell: asyncio.Future[None]) -> None:
@@ -209,7 +210,11 @@ def as_clock(clock: Any) -> Clock:
         return SYSTEM
     if isinstance(clock, Clock):
         return clock
-    missing = [name for name in ("now", "resolution", "drift_ppm", "sleep", "sleep_async") if not hasattr(clock, name)]
+    missing = [
+        name
+        for name in ("now", "resolution", "drift_ppm", "sleep", "sleep_async")
+        if not hasattr(clock, name)
+    ]
     if missing:
         raise InvalidArgument("clock", clock, f"a clock with {', '.join(missing)}; see headway.Clock")
     return BorrowedClock(clock)

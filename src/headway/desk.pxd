@@ -3,7 +3,7 @@ from headway.core.ledger cimport Ledger
 from headway.engines.memory.book cimport Book
 from cpython.ref cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from headway.permit cimport Permit, new_permit, renew
+from headway.permit cimport Permit, new_permit
 
 
 cdef bint _ATOMIC
@@ -30,11 +30,10 @@ cdef class Desk:
     cdef public object _timeout_ns, _max_waiting, _listener
     cdef list _entered
     cdef Permit _spare
-    cdef bint _warned_loop, _plain, _unit
+    cdef bint _warned_loop, _plain
 
     cpdef refit(self)
 
-    cdef Permit _grant(self, key, cost)
     cdef Permit _grant_quickly(self, key, cost)
 
     @cython.locals(book=Book, permit=Permit, ledger=Ledger, now=cython.longlong)
@@ -42,7 +41,6 @@ cdef class Desk:
 
     cdef Permit _careful(self, key, cost)
 
-    cdef Permit _fresh(self, Book book, key)
     cdef Permit _enter(self, Permit permit)
 
     @cython.locals(entered=list, permit=Permit, owner=cython.longlong, task=cython.longlong, last=cython.Py_ssize_t)

@@ -1,10 +1,11 @@
 """Where permits are handed out: the verbs that are called often, and the one kernel behind them.
 
-Every verb is the same question with another patience. `try_acquire` has none, `acquire` waits up to its time-out, `with` waits and
-hands the permit back at the end. All ask `_grant` first, which decides at once or says no; only then the paths part.
+Every verb is the same question with another patience. `try_acquire` has none, `acquire` waits up to its
+time-out, `with` waits and hands the permit back at the end. All ask `_grant_quickly` first, which decides most
+requests at once; only then the paths part.
 
-This file is compiled, and `Limiter` inherits from it: what is here is what users pay for on every call. The rest of the
-limiter, which is called once or rarely, is plain Python in `headway.limiter`.
+This file is compiled, and `Limiter` inherits from it: what is here is what users pay for on every call. The
+rest of the limiter, which is called once or rarely, is plain Python in `headway.limiter`.
 """
 
 from __future__ import annotations
@@ -27,19 +28,15 @@ from headway.status import Denied, seconds, status_of
 try:
     import cython
 except ImportError:
-    from headway import _cython as cython  # type: ignore[no-redef]
+    from headway import _cython as cython
 
 if not cython.compiled:
     # The compiled form has them from desk.pxd, as C functions.
     from threading import get_ident as this_thread
 
-    from headway.permit import new_permit, renew
-
-    def only_ours(desk: Desk, book: Book, held: bool) -> bool:
-        return False
+    from headway.permit import new_permit
 
 if TYPE_CHECKING:
-    from headway.core.ledger import Ledger
     from headway.engines.memory.book import Book
 
 Key = str | Mapping[str, str] | None
@@ -67,7 +64,7 @@ def current_task() -> int:
     if _find_loop is None:
         if "asyncio" not in sys.modules:
             return 0
-        _find_loop = sys.modules["asyncio"]._get_running_loop  # noqa: SLF001
+        _find_loop = sys.modules["asyncio"]._get_running_loop
     loop = _find_loop()
     return 0 if loop is None else id(sys.modules["asyncio"].current_task(loop))
 
@@ -75,7 +72,16 @@ def current_task() -> int:
 class Desk:
     """The hot half of a `Limiter`."""
 
-    __slots__ = ("_book", "_entered", "_listener", "_max_waiting", "_plain", "_spare", "_timeout_ns", "_unit", "_warned_loop")
+    __slots__ = (
+        "_book",
+        "_entered",
+        "_listener",
+        "_max_waiting",
+        "_plain",
+        "_spare",
+        "_timeout_ns",
+        "_warned_loop",
+    )
 
     def __init__(self, book: Book, timeout_ns: int | None, max_waiting: int | None, listener: Any) -> None:
         self._book = book
@@ -88,11 +94,11 @@ class Desk:
         self.refit()
 
     def refit(self) -> None:
-        """Note what the book allows: whether one ledger decides, and whether its permits are held."""
+        """Note whether the quick way is open: one ledger decides, and nobody wants to be told."""
         self._plain = self._book.solo and self._listener is None
-        self._unit: bool = self._book.held
 
-    # -- verbs ---------------------------------------------------------------------------------------------------
+    # -- verbs
+    # ---------------------------------------------------------------------------------------------------
 
     def try_acquire(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
         """A `Permit` if there is one right now, else a `Denied` that says why; never waits.
@@ -102,13 +108,16 @@ class Desk:
         >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
         (True, False, True)
         """
-        permit = self._grant(key, cost)
+        permit = self._grant_quickly(key, cost)
+        if permit is None:
+            permit = self._careful(key, cost)
         if permit is None or permit is REFUSED:
             return self._deny(key, cost)
         return permit
 
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
-        """Wait for a permit, first come first served; raises `RateLimited` when `timeout` seconds cannot be enough.
+        """Wait for a permit, first come first served; raises `RateLimited` when `timeout` seconds cannot be
+        enough.
 
         >>> from headway import Limiter
         >>> limiter = Limiter("1/minute")
@@ -167,12 +176,8 @@ class Desk:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave(error)
 
-    # -- the kernel ----------------------------------------------------------------------------------------------
-
-    def _grant(self, key: Key, cost: Cost) -> Permit | None:
-        """A permit at once, or None."""
-        permit = self._grant_quickly(key, cost)
-        return self._careful(key, cost) if permit is None else permit
+    # -- the kernel
+    # ----------------------------------------------------------------------------------------------
 
     def _grant_quickly(self, key: Key, cost: Cost) -> Permit | None:
         """A permit by the quick way; REFUSED if there is none, None if it is not so simple."""
@@ -184,18 +189,35 @@ class Desk:
             and self._book.calm
         ):
             if _ATOMIC:
-                return self._quick(key)  # type: ignore[arg-type]
+                return self._quick(key)
             with self._book.lock:
                 if self._book.calm:
-                    return self._quick(key)  # type: ignore[arg-type]
+                    return self._quick(key)
         return None
 
     def _quick(self, key: str | None) -> Permit | None:
-        """One ledger, cost 1, nobody waiting. The permit is made first: nothing may come between looking and taking."""
+        """One ledger, cost 1, nobody waiting. The permit is made first: nothing may come between looking and
+        taking.
+
+        Making and freeing an object costs as much as the decision. So a permit that has nothing to be ended
+        stays known here when it is handed out, and one that was held is left with the book when it is
+        completed; if nothing else refers to it when the next one is needed, it is that one. (Interpreted, a new
+        one is made every time.)
+        """
         book = self._book
-        permit = self._fresh(book, key)
+        permit: Permit
+        if cython.compiled and only_ours(self, book, book.held):  # type: ignore[name-defined] # noqa: F821 - in desk.pxd
+            permit = book.spare if book.held else self._spare  # type: ignore[assignment]
+            permit._end = 0
+            permit._slot = 0
+            permit._key = key
+            permit._book = book
+        else:
+            permit = new_permit(book.held, book, None, 1, 0, 0, key)
+            if not book.held:
+                self._spare = permit
         now = book.clock.now()
-        ledger = book.quick(key, now)
+        ledger = book.first.lone if key is None else book.quick(key, now)
         if ledger.wait(now, 1) != 0:
             permit._end = 3  # nothing was taken, nothing to abandon
             return REFUSED
@@ -204,20 +226,6 @@ class Desk:
         permit._ledger = ledger
         permit._granted_at = now
         book.granted += 1
-        return permit
-
-    def _fresh(self, book: Book, key: str | None) -> Permit:
-        """A permit object to fill: the last one again, where nobody kept it.
-
-        Making and freeing an object costs as much as the decision. So a permit that has nothing to be ended stays known
-        here when it is handed out, and one that was held is left with the book when it is completed; if nothing else
-        refers to it when the next one is needed, it is that one. (Interpreted, a new one is made every time.)
-        """
-        if only_ours(self, book, self._unit):
-            return renew(book.spare if self._unit else self._spare, self._unit, book, None, 1, 0, 0, key)
-        permit = new_permit(self._unit, book, None, 1, 0, 0, key)
-        if not self._unit:
-            self._spare = permit
         return permit
 
     def _careful(self, key: Key, cost: Cost) -> Permit | None:
@@ -242,7 +250,10 @@ class Desk:
         else:
             taken = [i for i, cost in enumerate(ticket.costs) if cost and ticket.marks]
             marks = zip(taken, ticket.marks, strict=True)
-            claims = [(i, ledger, ticket.costs[i], mark, tally, ticket.keys[i]) for i, (ledger, mark, tally) in marks]
+            claims = [
+                (i, ledger, ticket.costs[i], mark, tally, ticket.keys[i])
+                for i, (ledger, mark, tally) in marks
+            ]
             held = any(claim[1].get_rule().held for claim in claims)
             permit = new_permit(held, book, None, ticket.costs[0], 0, now, key)
             permit._claims = claims
@@ -257,7 +268,9 @@ class Desk:
         for shelf, shelf_key, number in zip(self._book.shelves, keys, costs, strict=True):
             rule = shelf.rule_for(shelf_key)
             if number > rule.capacity > 0:
-                raise InvalidArgument("cost", number, f"at most {rule.capacity}, all that '{rule.limit}' can ever grant")
+                raise InvalidArgument(
+                    "cost", number, f"at most {rule.capacity}, all that '{rule.limit}' can ever grant"
+                )
         return keys, costs
 
     def _keys(self, key: Any, names: list[str | None]) -> tuple[str | None, ...]:
@@ -280,7 +293,9 @@ class Desk:
             least = 0
         else:
             if cost != 1 and len(set(names)) > 1:
-                raise InvalidArgument("cost", cost, "a mapping from metrics to numbers, as this limiter has several")
+                raise InvalidArgument(
+                    "cost", cost, "a mapping from metrics to numbers, as this limiter has several"
+                )
             costs = (cost,) * len(names)
             least = 1
         for number in costs:
@@ -292,7 +307,11 @@ class Desk:
         known = sorted({name for name in names if name is not None})
         for name in mapping:
             if name not in known:
-                accepted = f"only metrics of this limiter: {', '.join(known)}" if known else "no mapping: it has no metrics"
+                accepted = (
+                    f"only metrics of this limiter: {', '.join(known)}"
+                    if known
+                    else "no mapping: it has no metrics"
+                )
                 raise InvalidArgument(argument, dict(mapping), accepted)
 
     def _deny(self, key: Key, cost: Cost) -> Denied:
@@ -303,7 +322,8 @@ class Desk:
             self._listener.tell("denied", key, cost)
         return Denied(key, book.survey(keys, costs), "paused" if book.pauses else "limit")
 
-    # -- waiting -------------------------------------------------------------------------------------------------
+    # -- waiting
+    # -------------------------------------------------------------------------------------------------
 
     def _queue(self, key: Key, cost: Cost, timeout: Timeout) -> tuple[Ticket, int | None]:
         """A ticket that has been granted or stands in line, and its deadline; raises when waiting cannot help."""
@@ -394,5 +414,7 @@ def timeout_to_ns(timeout: Any) -> int | None:
     if timeout == float("inf"):
         return None
     if ns is None or ns < 0:
-        raise InvalidArgument("timeout", timeout, "seconds from 0 up, a timedelta, or None to wait without end")
+        raise InvalidArgument(
+            "timeout", timeout, "seconds from 0 up, a timedelta, or None to wait without end"
+        )
     return min(ns, MAX_COST)

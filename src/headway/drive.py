@@ -1,13 +1,15 @@
 """How it is done: two small loops that run a flow, one for threads and one for tasks.
 
-Both do the same: hand each effect of the flow to the engine or to the clock and send the answer back in. Whatever ends the
-flow before its ticket is granted (an error, a cancellation, Ctrl-C) takes the ticket out of the line.
+Both do the same: hand each effect of the flow to the engine or to the clock and send the answer back in.
+Whatever ends the flow before its ticket is granted (an error, a cancellation, Ctrl-C) takes the ticket out of
+the line.
 """
 
 from __future__ import annotations
 
 import _thread
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from headway.clock import ring
@@ -50,8 +52,10 @@ class TaskBell:
     def ring(self) -> None:
         if running_loop() is self.loop:
             ring(self.future)
-        elif not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(ring, self.future)
+        else:
+            # A loop that was closed has nobody left to wake.
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(ring, self.future)
 
     def rearm(self) -> None:
         if self.future.done():
@@ -61,7 +65,7 @@ class TaskBell:
 def running_loop() -> Any:
     """The event loop that runs in this thread, or None; asyncio is not imported for it."""
     asyncio = sys.modules.get("asyncio")
-    return None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001
+    return None if asyncio is None else asyncio._get_running_loop()
 
 
 def need_loop() -> asyncio.AbstractEventLoop:
@@ -92,9 +96,10 @@ def run(flow: Flow, book: Book, ticket: Ticket) -> None:
             effect = flow.send(answer)
     except StopIteration:
         return
-    finally:
-        if not ticket.granted:
-            book.withdraw(ticket)
+    except BaseException:
+        # Ctrl-C may come even after the grant: what was taken and cannot be handed over goes back.
+        book.withdraw(ticket)
+        raise
 
 
 async def run_async(flow: Flow, book: Book, ticket: Ticket) -> None:
@@ -114,6 +119,7 @@ async def run_async(flow: Flow, book: Book, ticket: Ticket) -> None:
             effect = flow.send(answer)
     except StopIteration:
         return
-    finally:
-        if not ticket.granted:
-            book.withdraw(ticket)
+    except BaseException:
+        # Ctrl-C may come even after the grant: what was taken and cannot be handed over goes back.
+        book.withdraw(ticket)
+        raise

@@ -1,8 +1,8 @@
 """What happens, without doing it: waiting written once, for threads and for tasks.
 
-A flow is a generator. It yields what it wants done (an *effect*) and is sent the answer; who runs it (`headway.drive`) decides
-whether a thread blocks or a task is suspended. A flow can be stopped at every yield, by a cancellation or by Ctrl-C; its
-ticket is then taken out of the line by who ran it.
+A flow is a generator. It yields what it wants done (an *effect*) and is sent the answer; who runs it
+(`headway.drive`) decides whether a thread blocks or a task is suspended. A flow can be stopped at every yield,
+by a cancellation or by Ctrl-C; its ticket is then taken out of the line by who ran it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ Flow = Generator[Effect, Any, None]
 
 
 def wait_in_line(ticket: Ticket, deadline: int | None) -> Flow:
-    """Until `ticket`, which stands in line, is granted; raises `Late` when `deadline` (a time of the clock) passes first.
+    """Until `ticket`, which stands in line, is granted; raises `Late` when `deadline` (a time of the clock)
+    passes first.
 
-    After every sleep the engine is asked again: sleeps end early, and the line may have changed. It is also asked at the
-    deadline, so that what becomes free at that very moment is not missed.
+    After every sleep the engine is asked again: sleeps end early, and the line may have changed. It is also
+    asked at the deadline, so that what becomes free at that very moment is not missed.
     """
     while True:
         until = ticket.ready

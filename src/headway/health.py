@@ -44,8 +44,9 @@ def check_health(book: Book) -> None:
         warn_once(
             book,
             "abandoned",
-            f"{book.abandoned} of {book.ended} permits of {describe(book)} were abandoned, and each counts until max_transit "
-            "is over: end permits explicitly, or say which errors prove an answer (answered=) or no sending (not_sent=)",
+            f"{book.abandoned} of {book.ended} permits of {describe(book)} were abandoned, and each counts until "
+            "max_transit is over: end permits explicitly, or say which errors prove an answer (answered=) or that "
+            "nothing was sent (not_sent=)",
         )
     completed = book.ended - book.abandoned
     if completed < ENOUGH:
@@ -60,6 +61,7 @@ def check_health(book: Book) -> None:
                 warn_once(
                     book,
                     "latency",
-                    f"answers take {mean_ns / 1e9:.3g} s, so {describe(book)} reaches {per_ns / cycle_ns:.0%} of its rate at most: "
-                    "complete permits when the headers are there, give a smaller max_transit, or use a Bucket",
+                    f"answers take {mean_ns / 1e9:.3g} s, so {describe(book)} reaches {per_ns / cycle_ns:.0%} of its "
+                    "rate at most: complete permits when the headers are there, give a smaller max_transit, or use a "
+                    "Bucket",
                 )

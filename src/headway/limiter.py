@@ -1,7 +1,7 @@
 """`Limiter`: a limit, the ledgers that keep it, and the verbs to ask for permits.
 
-The verbs that are called for every request are inherited from `headway.desk`; here is what happens once or rarely:
-construction, looking, reserving, pausing, changing.
+The verbs that are called for every request are inherited from `headway.desk`; here is what happens once or
+rarely: construction, looking, reserving, pausing, changing.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Limiter(Desk):
     >>> limiter.peek("alice").remaining
     99
 
-    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one. `remote`
-    (True, or a `Remote`) makes every `Window` count as the remote does. `timeout` and `max_waiting` bound waiting;
-    `start="full"` begins as if everything had just been used; `on_event` is told what happens.
+    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one.
+    `remote` (True, or a `Remote`) makes every `Window` count as the remote does. `timeout` and `max_waiting`
+    bound waiting; `start="full"` begins as if everything had just been used; `on_event` is told what happens.
     """
 
     __slots__ = ("__weakref__", "_limits", "_overrides", "_remote", "_rules")
@@ -130,14 +130,15 @@ class Limiter(Desk):
         listener = None if on_event is None else Listener(on_event, name, source)
         Desk.__init__(self, book, timeout_ns, max_waiting, listener)
 
-    # -- construction --------------------------------------------------------------------------------------------
+    # -- construction
+    # --------------------------------------------------------------------------------------------
 
     def _install(self, book: Book, clock: Clock) -> None:
         """Furnish a new book, or go on with one that another limiter of this name has begun."""
         rules = self._flat_rules(self._limits, clock)
         names = [name for name, limit in self._limits.items() for _ in self._rules_of(limit, clock)]
         if not book.shelves:
-            choosers = [self._chooser(i, names, clock) for i in range(len(rules))]
+            choosers = [self._chooser(i, clock) for i in range(len(rules))]
             book.metrics = [name or None for name in names]
             book.furnish(rules, choosers)
             book.on_fork = warn_forked
@@ -169,11 +170,13 @@ class Limiter(Desk):
         rules = self._flat_rules(limits, clock)
         if set(own) - set(self._limits) or len(rules) != len(self._flat_rules(self._limits, clock)):
             raise InvalidArgument(
-                "overrides", {key: limit}, "limits of the same metrics and number of parts as the limiter's own"
+                "overrides",
+                {key: limit},
+                "limits of the same metrics and number of parts as the limiter's own",
             )
         return rules
 
-    def _chooser(self, index: int, names: list[str], clock: Clock) -> Callable[[str], Rule | None] | None:
+    def _chooser(self, index: int, clock: Clock) -> Callable[[str], Rule | None] | None:
         overrides = self._overrides
         if overrides is None:
             return None
@@ -202,7 +205,9 @@ class Limiter(Desk):
     def __repr__(self) -> str:
         name = "" if self.name is None else f", name={self.name!r}"
         limit = self.limit
-        text = str(limit) if isinstance(limit, Limit) else {metric: str(part) for metric, part in limit.items()}
+        text = (
+            str(limit) if isinstance(limit, Limit) else {metric: str(part) for metric, part in limit.items()}
+        )
         return f"Limiter({text!r}{name})"
 
     def __reduce__(self) -> Any:
@@ -211,7 +216,8 @@ class Limiter(Desk):
             "build it where it is used, at module level for instance"
         )
 
-    # -- rarer verbs ---------------------------------------------------------------------------------------------
+    # -- rarer verbs
+    # ---------------------------------------------------------------------------------------------
 
     def hold(
         self,
@@ -233,7 +239,8 @@ class Limiter(Desk):
     def reserve(self, key: Key = None, *, cost: Cost = 1) -> Permit:
         """A permit for a promised time: its `delay` says how long, its `wait()` waits.
 
-        Only where a time can be promised (`Bucket`, `Spacing`). Those who wait already are promised theirs first.
+        Only where a time can be promised (`Bucket`, `Spacing`). Those who wait already are promised theirs
+        first.
 
         >>> limiter = Limiter("10/s burst 1")
         >>> limiter.reserve().delay
@@ -273,7 +280,7 @@ class Limiter(Desk):
         >>> limiter.try_acquire().reason
         'paused'
         """
-        ns = None if isinstance(seconds, str) else to_ns(seconds)
+        ns = to_ns(seconds)
         if ns is None or not 0 <= ns < 1 << 62:
             raise InvalidArgument("seconds", seconds, "seconds from 0 up, or a timedelta; 0 lifts the pause")
         keys, _ = self.request(key, 1)
@@ -378,8 +385,10 @@ def _metrics(limit: Limits, remote: Remote | None) -> dict[str, Limit]:
     """Every metric's limit; a limiter without metrics has one, called ""."""
     if not isinstance(limit, Mapping):
         return {"": _with_remote(as_limit(limit), remote)}
-    if not limit or not all(isinstance(name, str) and name for name in limit):
-        raise InvalidArgument("limit", dict(limit), "a mapping from metric names to limits, with at least one metric")
+    if not limit or not all(type(name) is str and name for name in limit):
+        raise InvalidArgument(
+            "limit", dict(limit), "a mapping from metric names to limits, with at least one metric"
+        )
     return {name: _with_remote(as_limit(part), remote) for name, part in limit.items()}
 
 

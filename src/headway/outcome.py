@@ -1,10 +1,10 @@
 """How a call ended, told from the exception that it raised.
 
-A permit that is completed too early breaks the promise to the remote; one that is abandoned needlessly is out for
-`max_transit` and costs throughput. So an exception is read for what it *proves*:
+A permit that is completed too early breaks the promise to the remote; one that is abandoned needlessly is out
+for `max_transit` and costs throughput. So an exception is read for what it *proves*:
 
-- an answer arrived (`answered`): it carries a response, or it is one of the errors that come from looking at an answer, such as
-  a `ValueError` of a parser. Completed.
+- an answer arrived (`answered`): it carries a response, or it is one of the errors that come from looking at an
+  answer, such as a `ValueError` of a parser. Completed.
 - nothing was sent (`not_sent`): the connection was refused, or the name did not resolve. Cancelled.
 - anything else (time-outs, lost connections, cancellation, Ctrl-C) proves nothing. Abandoned.
 """
@@ -39,9 +39,9 @@ def shows_answer(error: BaseException) -> bool:
 def shows_nothing_sent(error: BaseException) -> bool:
     """Whether the error, or the one that directly caused it, proves that nothing left this machine.
 
-    HTTP libraries wrap the operating system's error: as `__cause__`, as `reason` (urllib), `os_error` (aiohttp) or as
-    their first argument (requests). `__context__` is not followed: an earlier attempt that was refused proves nothing
-    about the one that failed.
+    HTTP libraries wrap the operating system's error: as `__cause__`, as `reason` (urllib), `os_error` (aiohttp)
+    or as their first argument (requests). `__context__` is not followed: an earlier attempt that was refused
+    proves nothing about the one that failed.
 
     >>> shows_nothing_sent(ConnectionRefusedError()), shows_nothing_sent(ConnectionResetError())
     (True, False)
@@ -53,7 +53,12 @@ def shows_nothing_sent(error: BaseException) -> bool:
             return True
         seen.add(id(current))
         first = current.args[0] if current.args else None
-        wrapped = (current.__cause__, getattr(current, "os_error", None), getattr(current, "reason", None), first)
+        wrapped = (
+            current.__cause__,
+            getattr(current, "os_error", None),
+            getattr(current, "reason", None),
+            first,
+        )
         current = next((inner for inner in wrapped if isinstance(inner, BaseException)), None)
     return False
 

@@ -32,7 +32,3 @@ cdef class HeldPermit(Permit):
 cdef Permit new_permit(
     bint held, Book book, Ledger ledger, long long cost, long long mark, long long now, object key
 )
-
-cdef Permit renew(
-    Permit permit, bint held, Book book, Ledger ledger, long long cost, long long mark, long long now, object key
-)

@@ -1,8 +1,9 @@
 """A permit: what was checked out, to be spent once and ended at most once.
 
-It has four ends. `complete()`: the answer is there. `cancel()`: never dispatched. `abandon()`: outcome unknown. `settle(cost)`: it
-cost less or more than was taken. Only *held* permits (of a `Window` with a `Remote`, of `Concurrency`) have to be ended; for the
-others leaving them alone is fine, and `cancel` and `settle` give back what can be given back.
+It has four ends. `complete()`: the answer is there. `cancel()`: never dispatched. `abandon()`: outcome unknown.
+`settle(cost)`: it cost less or more than was taken. Only *held* permits (of a `Window` with a `Remote`, of
+`Concurrency`) have to be ended; for the others leaving them alone is fine, and `cancel` and `settle` give back
+what can be given back.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from headway.engines.memory.book import ABANDON, ATOMIC, CANCEL, COMPLETE, SETTL
 from headway.errors import InvalidArgument, PermitFinished
 from headway.flows import wait_for_slot
 from headway.outcome import outcome_of
+
+try:
+    import cython
+except ImportError:
+    from headway import _cython as cython
 
 if TYPE_CHECKING:
     from headway.core.ledger import Ledger
@@ -40,11 +46,6 @@ class Permit:
     >>> limiter.peek().in_flight, permit.ended
     (0, 'complete')
     """
-
-    __slots__ = (
-        "_book", "_claims", "_cost", "_end", "_granted_at", "_held", "_key", "_ledger", "_listener", "_mark", "_owner", "_slot",
-        "_tally", "_task",
-    )  # fmt: skip
 
     @property
     def key(self) -> str | None:
@@ -78,7 +79,25 @@ class Permit:
         key = "" if self._key is None else f" for {self._key!r}"
         return f"<Permit{key}: {self.ended or 'out'}>"
 
-    # -- ends ----------------------------------------------------------------------------------------------------
+    # The fields, for type checkers; their C types are in permit.pxd.
+    if TYPE_CHECKING:
+        _book: Book
+        _claims: list[tuple[int, Ledger, int, int, int, str | None]] | None
+        _cost: int
+        _end: int
+        _granted_at: int
+        _held: bool
+        _key: str | None
+        _ledger: Ledger | None
+        _listener: Any
+        _mark: int
+        _owner: int
+        _slot: int
+        _tally: int
+        _task: int
+
+    # -- ends
+    # ----------------------------------------------------------------------------------------------------
 
     def complete(self) -> None:
         """The answer is there: call it as soon as the response's headers are."""
@@ -102,16 +121,20 @@ class Permit:
         self.hand_back(ABANDON)
 
     def settle(self, cost: int | Mapping[str, int]) -> None:
-        """It is complete, and cost something else: less is given back, more becomes debt that is paid before the next grant."""
+        """It is complete, and cost something else: less is given back, more is paid before the next grant."""
         if self._end:
             raise PermitFinished(ENDS[self._end], "settle")
         actual = self._actual(cost)
         self._end = SETTLE
         if self._claims is None:
             if self._ledger is not None:
-                self._book.end(
-                    SETTLE, self._ledger, self._cost, self._mark, self._tally, 0, self._key, actual[0]
-                )
+                try:
+                    self._book.end(
+                        SETTLE, self._ledger, self._cost, self._mark, self._tally, 0, self._key, actual[0]
+                    )
+                except InvalidArgument:
+                    self._end = 0
+                    raise
         else:
             for index, ledger, taken, mark, tally, key in self._claims:
                 self._book.end(SETTLE, ledger, taken, mark, tally, index, key, actual.get(index, taken))
@@ -126,10 +149,16 @@ class Permit:
             unknown = [name for name in cost if name not in names]
             if unknown:
                 known = ", ".join(sorted({name for name in names if name}))
-                raise InvalidArgument("cost", cost, f"metrics of this limiter: {known}" if known else "a number")
-            actual = {index: cost[name] for index, name in enumerate(names) if name in cost}
+                raise InvalidArgument(
+                    "cost", cost, f"metrics of this limiter: {known}" if known else "a number"
+                )
+            actual = {
+                index: cost[name] for index, name in enumerate(names) if name is not None and name in cost
+            }
         elif names[0] is not None and len(set(names)) > 1:
-            raise InvalidArgument("cost", cost, "a mapping from metrics to numbers, as this limiter has several")
+            raise InvalidArgument(
+                "cost", cost, "a mapping from metrics to numbers, as this limiter has several"
+            )
         else:
             actual = dict.fromkeys(range(len(names)), cost)
         for number in actual.values():
@@ -149,16 +178,18 @@ class Permit:
                 book.ended += 1
                 if not self._held:
                     return
+                # Read before looking: a clock in Python lets others run, who may come to wait for this permit.
+                now = book.clock.now()
                 if _ATOMIC and book.calm:
-                    now = book.clock.now()
                     ledger.complete(now, self._cost, self._mark)
                     book.flight_ns += now - self._granted_at
                     if book.ended & 255 == 0:
                         book.check_health()
-                    # Kept for the next grant, which takes it if nobody else has it by then.
-                    self._book = None
-                    self._ledger = None
-                    book.spare = self
+                    if self._cost == 1 and self._listener is None:
+                        # Kept for the next grant, which takes it if nobody else has it by then.
+                        self._book = None  # type: ignore[assignment] # never looked at again
+                        self._ledger = None
+                        book.spare = self
                     return
             self._slow_end(how)
         else:
@@ -210,7 +241,8 @@ class Permit:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.finish(error)
 
-    # -- reservations --------------------------------------------------------------------------------------------
+    # -- reservations
+    # --------------------------------------------------------------------------------------------
 
     def promise(self, slot: int) -> None:
         """Note the time from which it may be spent."""
@@ -235,6 +267,8 @@ class Permit:
 
     def _arrived(self) -> bool:
         """Whether the slot is there; a late holder before us may move it by what it was late."""
+        if self._slot == 0:
+            return True
         now = self._book.clock.now()
         if now < self._slot:
             return False
@@ -249,13 +283,13 @@ class Permit:
 class HeldPermit(Permit):
     """A permit that somebody waits for: dropped without an end it is abandoned, with a warning."""
 
-    __slots__ = ()
-
     def __del__(self) -> None:
         if self._end:
             return
         self._end = ABANDON
         book = self._book
+        book.abandoned += 1
+        book.ended += 1
         if self._claims is None:
             if self._ledger is not None:
                 book.drop(self._ledger, self._cost, self._mark, 0, self._key)
@@ -263,7 +297,7 @@ class HeldPermit(Permit):
             for index, ledger, cost, mark, _, key in self._claims:
                 book.drop(ledger, cost, mark, index, key)
         warnings.warn(
-            f"a permit{'' if self._key is None else f' for {self._key!r}'} was dropped without an end and counts as abandoned: "
+            f"{self!r} was dropped without an end and counts as abandoned: "
             "use `with limiter.hold():`, or call complete(), cancel() or abandon()",
             ResourceWarning,
             source=self,
@@ -280,25 +314,22 @@ def new_permit(
         permit = HeldPermit.__new__(HeldPermit)
     else:
         permit = Permit.__new__(Permit)
-    return renew(permit, held, book, ledger, cost, mark, now, key)
-
-
-def renew(
-    permit: Permit, held: bool, book: Book, ledger: Ledger | None, cost: int, mark: int, now: int, key: str | None
-) -> Permit:
-    """Fill a permit that nobody else has: a new one, or one that was given up."""
     permit._book = book
-    permit._claims = None
     permit._cost = cost
-    permit._end = 0
     permit._granted_at = now
     permit._held = held
     permit._key = key
     permit._ledger = ledger
-    permit._listener = None
     permit._mark = mark
-    permit._owner = 0
-    permit._slot = 0
-    permit._tally = 0
-    permit._task = 0
     return permit
+
+
+if not cython.compiled:
+    # What every permit begins with; compiled, a field that was not set is 0 or None anyway.
+    Permit._claims = None
+    Permit._end = 0
+    Permit._listener = None
+    Permit._owner = 0
+    Permit._slot = 0
+    Permit._tally = 0
+    Permit._task = 0

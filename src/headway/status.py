@@ -27,8 +27,8 @@ def seconds(ns: int) -> float:
 class Status:
     """How a limit stands for a key, at one moment; of several limits, the one that binds.
 
-    `retry_after` is 0 when the request would be granted now, and a lower bound when `exact` is False: permits are out,
-    and nobody knows when they come back.
+    `retry_after` is 0 when the request would be granted now, and a lower bound when `exact` is False: permits
+    are out, and nobody knows when they come back.
 
     >>> from headway import Limiter
     >>> status = Limiter("2/minute").peek()
@@ -48,7 +48,7 @@ class Status:
     all: tuple[Status, ...] = field(default=(), compare=False)
 
     def headers(self) -> dict[str, str]:
-        """HTTP headers that tell a client the same: the IETF draft's, the older trio, and `Retry-After` for a denial."""
+        """The same as HTTP headers: the IETF draft's, the older trio, and `Retry-After` for a denial."""
         reset = "0" if self.reset_after == 0 else str(math.ceil(min(self.reset_after, 1e9)))
         parts = self.all or (self,)
         policies = ", ".join(f'"{part.limit.kind}-{i}";{_policy(part.limit)}' for i, part in enumerate(parts))

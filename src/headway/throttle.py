@@ -1,8 +1,8 @@
 """`@throttle`: every call of a function takes a permit first and ends it by how the call ended.
 
-The decorator always brackets the call, which is why it can be safe against a remote by default: it knows when the answer is
-there. A function stays what it was. A coroutine function is still one, a generator is throttled from its first value to its
-end, a method binds, signatures stay, and a decorated function pickles by its name.
+The decorator always brackets the call, which is why it can be safe against a remote by default: it knows when
+the answer is there. A function stays what it was. A coroutine function is still one, a generator is throttled
+from its first value to its end, a method binds, signatures stay, and a decorated function pickles by its name.
 """
 
 from __future__ import annotations
@@ -96,10 +96,11 @@ def throttle(
     >>> call_their_api.limiter.peek("alice").remaining
     99
 
-    `key` and `cost` may be functions of the call's arguments, `settle` a function of its result that says what it cost in the
-    end. `timeout=None` waits (the default), 0 never does; `on_limit="skip"` returns None instead of raising `RateLimited`.
-    `answered` and `not_sent` (exception types, or a function of the exception) say what an exception proves about the call.
-    `remote=True` counts as a remote measures; other options are the limiter's.
+    `key` and `cost` may be functions of the call's arguments, `settle` a function of its result that says what
+    it cost in the end. `timeout=None` waits (the default), 0 never does; `on_limit="skip"` returns None instead
+    of raising `RateLimited`. `answered` and `not_sent` (exception types, or a function of the exception) say
+    what an exception proves about the call. `remote=True` counts as a remote measures; other options are the
+    limiter's.
     """
     if on_limit not in ("raise", "skip"):
         raise InvalidArgument("on_limit", on_limit, "'raise' or 'skip'")

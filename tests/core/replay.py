@@ -1,6 +1,6 @@
-"""Seeded traces on limits of ordinary and of extreme size, as checksums: run as a program, in the form that is asked for.
+"""Seeded traces on limits of ordinary and of extreme size, as checksums; a program, to run in the other form.
 
-python replay.py prints {"compiled": ..., "traces": {name: [checksum after each command, ...]}}.
+python -m core.replay prints {"compiled": ..., "traces": {name: [checksum after each command, ...]}}.
 """
 
 from __future__ import annotations
@@ -27,52 +27,63 @@ LONG_WAY = Remote(resolution=0, drift_ppm=0, max_transit=LONG, back_latency=LONG
 
 # Each with the limits that it may be changed into, and the unit of its time.
 CASES: dict[str, tuple[int, list[Limit]]] = {
-    "bucket": (1, [Bucket((3, "10ns"), burst=4), Bucket((7, "5ns"), burst=2), Bucket((0, 1)), Bucket((1, "9ns"))]),
+    "bucket": (
+        1,
+        [Bucket((3, "10ns"), burst=4), Bucket((7, "5ns"), burst=2), Bucket((0, 1)), Bucket((1, "9ns"))],
+    ),
     "long bucket": (2**56, [Bucket((1, f"{HUGE - 1}ns")), Bucket((3, LONG), burst=2), Bucket((1, "1ns"))]),
     "dense bucket": (1, [Bucket((1, "1ns"), burst=HUGE // 2), Bucket((HUGE, f"{HUGE - 1}ns"))]),
     "fractions": (1, [Bucket((HUGE // 5, "1s"), burst=5), Bucket((10**9 + 7, "1s"), burst=4 * 10**9)]),
     "window": (1, [Window(5, per="20ns"), Window(2, per="30ns"), Window(0, per="9ns")]),
-    "remote": (1, [Window(5, per="20ns", remote=SHORT_WAY), Window(3, per="9ns"), Window(4, per="9ns", remote=SHORT_WAY)]),
+    "remote": (
+        1,
+        [
+            Window(5, per="20ns", remote=SHORT_WAY),
+            Window(3, per="9ns"),
+            Window(4, per="9ns", remote=SHORT_WAY),
+        ],
+    ),
     "coarse": (300, [Window(2000, per="5us"), Window(3000, per="4us", remote=Remote(max_transit="7us"))]),
     "long window": (2**56, [Window(HUGE, per=LONG), Window(3, per=LONG)]),
-    "long way": (2**56, [Window(3, per=LONG, remote=LONG_WAY), Window(HUGE, per=f"{HUGE // 2}ns", remote=LONG_WAY)]),
-    "spacing": (1, [Spacing("6ns", max_reserved=3), Spacing("4ns", expire_after="2ns"), Spacing("9ns", strict=False)]),
+    "long way": (
+        2**56,
+        [Window(3, per=LONG, remote=LONG_WAY), Window(HUGE, per=f"{HUGE // 2}ns", remote=LONG_WAY)],
+    ),
+    "spacing": (
+        1,
+        [Spacing("6ns", max_reserved=3), Spacing("4ns", expire_after="2ns"), Spacing("9ns", strict=False)],
+    ),
     "long spacing": (2**56, [Spacing(LONG, max_reserved=0)]),
-    "many slots": (2**40, [Spacing("1ns", max_reserved=HUGE - 1), Spacing(f"{2**40}ns", max_reserved=2**22 - 1)]),
+    "many slots": (
+        2**40,
+        [Spacing("1ns", max_reserved=HUGE - 1), Spacing(f"{2**40}ns", max_reserved=2**22 - 1)],
+    ),
     "fixed window": (1, [FixedWindow(5, per="10ns"), FixedWindow(3, per="7ns"), FixedWindow(0, per="day")]),
-    "long fixed window": (2**56, [FixedWindow(HUGE, per=LONG), FixedWindow(5, per="month", tz="Europe/Berlin")]),
+    "long fixed window": (
+        2**56,
+        [FixedWindow(HUGE, per=LONG), FixedWindow(5, per="month", tz="Europe/Berlin")],
+    ),
     "concurrency": (1, [Concurrency(3), Concurrency(1), Concurrency(HUGE)]),
 }
 
 
-class Replay(Desk):
-    """A desk that also does what is done seldom, and that never lives to see the end of the clock."""
+def open_desk(name: str) -> Desk:
+    unit, limits = CASES[name]
+    rules = [rule_of(limit) for limit in limits]
+    desk = Desk(rules[0].open(), unit)
+    desk.others = rules
+    return desk
 
-    def __init__(self, unit: int, limits: list[Limit]) -> None:
-        self.rules = [rule_of(limit) for limit in limits]
-        super().__init__(self.rules[0].open(), unit)
 
-    def do_adopt(self, x: int, y: int) -> None:
-        if y % 4 == 0:
-            self.ledger.adopt(self.rules[x % len(self.rules)], self.now)
-
-    def do_exhaust(self, x: int, y: int) -> None:
-        if y % 8 == 0:
-            self.ledger.exhaust(self.now)
-
-    def do_copy(self, x: int, y: int) -> None:
-        self.ledger = self.ledger.copy()
-
-    def step(self, command: Command) -> int:
-        before = self.now
-        try:
-            self.play([command])
-        except InvalidArgument:
-            self.log.append(-1)
-        self.now = min(self.now, max(LATEST, before))
-        shown = (self.log, look(self), self.ledger.state())
-        self.log = []
-        return zlib.crc32(repr(shown).encode())
+def step(desk: Desk, command: Command) -> int:
+    before = desk.now
+    desk.log.clear()
+    try:
+        desk.play([command])
+    except InvalidArgument:
+        desk.log.append(-1)
+    desk.now = min(desk.now, max(LATEST, before))  # no clock lives to see its end
+    return zlib.crc32(repr((desk.log, look(desk), desk.ledger.state())).encode())
 
 
 def commands_of(seed: int, most: int = COMMANDS) -> list[Command]:
@@ -82,8 +93,8 @@ def commands_of(seed: int, most: int = COMMANDS) -> list[Command]:
 
 
 def replay(name: str, seed: int) -> list[int]:
-    desk = Replay(*CASES[name])
-    return [desk.step(command) for command in commands_of(seed)]
+    desk = open_desk(name)
+    return [step(desk, command) for command in commands_of(seed)]
 
 
 def replay_all() -> dict[str, list[list[int]]]:

@@ -1,7 +1,7 @@
 """What hypothesis draws from: small limits, in which everything happens within a few nanoseconds, and traces.
 
-Small numbers are no loss: the algorithms know nothing but integers, and collisions (two events in one nanosecond, a wait
-that ends at a boundary) are where they break. Numbers near 2**62 are the business of `test_forms`.
+Small numbers are no loss: the algorithms know nothing but integers, and collisions (two events in one nanosecond, a
+wait that ends at a boundary) are where they break. Numbers near 2**62 are the business of `test_forms`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ Case = tuple[Limit, int]  # a limit, and the unit of its desk
 
 traced = settings(deadline=None, derandomize=True)
 
-COMMANDS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 99_999), st.integers(0, 99_999)), max_size=30)
+COMMANDS = st.lists(
+    st.tuples(st.sampled_from(VERBS), st.integers(0, 99_999), st.integers(0, 99_999)), max_size=30
+)
 FEW = st.integers(1, 5)
 NS = st.integers(1, 30)
 
@@ -53,7 +55,9 @@ SPACINGS = st.builds(
     st.integers(0, 5),
     st.booleans(),
 )
-FIXED_WINDOWS = st.builds(lambda n, per: (FixedWindow(n, per=ns(per)), 1), FEW, st.sampled_from([7, 10, 13, 30]))
+FIXED_WINDOWS = st.builds(
+    lambda n, per: (FixedWindow(n, per=ns(per)), 1), FEW, st.sampled_from([7, 10, 13, 30])
+)
 CONCURRENCIES = st.builds(lambda n: (Concurrency(n), 1), FEW)
 
 KINDS: dict[str, st.SearchStrategy[Case]] = {

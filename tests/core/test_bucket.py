@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from core.strategies import BUCKETS, COMMANDS, traced
 from core.traces import Desk, Grant, rule_of
@@ -26,22 +26,22 @@ def assert_promise(limit: Bucket, grants: list[Grant]) -> None:
     for end, cost, turn in events:
         if cost == 0:
             continue
-        known = [event for event in events if event[0] <= end]
-        known += [(at, extra) for at, extra, made in debts if made < turn and at <= end]
-        newest_first = sorted((event[:2] for event in known), reverse=True)
+        known = [(at, spent) for at, spent, _ in events if at <= end]
+        known += [(at, extra) for at, extra, made in debts if at <= end and made < turn]
+        newest_first = sorted(known, reverse=True)
         totals = accumulate(spent for _, spent in newest_first)
         for (start, _), total in zip(newest_first, totals, strict=True):
             assert (total - limit.burst) * limit.per_ns <= limit.count * (end - start + last)
 
 
-@traced
+@settings(traced)
 @given(BUCKETS, COMMANDS)
 def test_never_above_its_promise(case, commands) -> None:
     limit, unit = case
     assert_promise(limit, Desk(rule_of(limit).open(), unit).play(commands).grants)
 
 
-@traced
+@settings(traced)
 @given(BUCKETS, COMMANDS, BUCKETS, COMMANDS)
 def test_a_new_rate_holds_from_its_first_moment(case, before, other, after) -> None:
     desk = Desk(rule_of(case[0]).open()).play(before)
@@ -50,7 +50,7 @@ def test_a_new_rate_holds_from_its_first_moment(case, before, other, after) -> N
     assert_promise(other[0], desk.play(after).grants[known:])
 
 
-@traced
+@settings(traced)
 @given(BUCKETS, BUCKETS)
 def test_a_new_rate_forgives_nothing(case, other) -> None:
     old, new = case[0], other[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from core.strategies import COMMANDS, CONCURRENCIES, traced
 from core.traces import Desk, rule_of
@@ -11,7 +11,7 @@ from headway.core.ledger import FOREVER
 from headway.core.limits import Concurrency
 
 
-@traced
+@settings(traced)
 @given(CONCURRENCIES, COMMANDS)
 def test_never_more_out_than_promised_and_never_less_offered(case, commands) -> None:
     limit, _ = case
@@ -25,7 +25,7 @@ def test_never_more_out_than_promised_and_never_less_offered(case, commands) -> 
     Desk(rule_of(limit).open()).play(commands, check)
 
 
-@traced
+@settings(traced)
 @given(CONCURRENCIES, COMMANDS, CONCURRENCIES, COMMANDS)
 def test_a_new_limit_counts_who_is_out_already(case, before, other, after) -> None:
     desk = Desk(rule_of(case[0]).open()).play(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, FIXED_WINDOWS, traced
@@ -15,7 +15,7 @@ from headway.core.limits import FixedWindow
 HOUR = 3600 * 10**9
 
 
-@traced
+@settings(traced)
 @given(FIXED_WINDOWS, COMMANDS)
 def test_never_above_its_promise(case, commands) -> None:
     limit, _ = case
@@ -23,12 +23,16 @@ def test_never_above_its_promise(case, commands) -> None:
     window = {grant.turn: limit.window_of(grant.at) for grant in grants}
     for grant in grants:
         start, end = window[grant.turn]
-        together = [other for other in grants if window[other.turn] == (start, end) and other.turn <= grant.turn]
-        debts = [other.extra for other in grants if start <= other.ended < end and other.end_turn < grant.turn]
+        together = [
+            other for other in grants if window[other.turn] == (start, end) and other.turn <= grant.turn
+        ]
+        debts = [
+            other.extra for other in grants if start <= other.ended < end and other.end_turn < grant.turn
+        ]
         assert not grant.happened or sum(other.happened for other in together) + sum(debts) <= limit.count
 
 
-@traced
+@settings(traced)
 @given(FIXED_WINDOWS, COMMANDS)
 def test_nothing_is_withheld_and_the_end_is_known(case, commands) -> None:
     limit, _ = case
@@ -44,7 +48,7 @@ def test_nothing_is_withheld_and_the_end_is_known(case, commands) -> None:
     Desk(rule_of(limit).open()).play(commands, check)
 
 
-@traced
+@settings(traced)
 @given(FIXED_WINDOWS, st.lists(st.tuples(st.integers(-30, 30), st.integers(1, 5)), max_size=40))
 def test_a_clock_that_is_set_back_counts_nothing_twice(case, steps) -> None:
     limit, _ = case
@@ -61,7 +65,7 @@ def test_a_clock_that_is_set_back_counts_nothing_twice(case, steps) -> None:
     assert all(count <= limit.count for count in used.values())
 
 
-@traced
+@settings(traced)
 @given(FIXED_WINDOWS, COMMANDS, FIXED_WINDOWS, COMMANDS)
 def test_a_new_limit_holds_from_its_first_moment(case, before, other, after) -> None:
     limit = other[0]

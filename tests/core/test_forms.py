@@ -1,4 +1,4 @@
-"""Compiled equals interpreted: the same traces, ordinary and extreme, give the same answers and leave the same state."""
+"""Compiled equals interpreted: the same traces, ordinary and extreme, with the same answers and the same states."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def other_form() -> dict[str, list[list[int]]]:
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     if answer["compiled"] == compiled:
-        pytest.skip("no compiled form was built: python setup.py build_ext --inplace, with Cython and a C compiler")
+        pytest.skip(
+            "no compiled form was built: python setup.py build_ext --inplace, with Cython and a C compiler"
+        )
     traces: dict[str, list[list[int]]] = answer["traces"]
     return traces
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, KINDS, traced
@@ -26,7 +26,7 @@ def same_future(one: Desk, other: Desk, commands) -> None:
 
 def best_case(desk: Desk) -> Ledger:
     """The ledger, had every permit that is out been completed this instant."""
-    ledger = desk.ledger.copy()
+    ledger: Ledger = desk.ledger.copy()
     for grant in desk.grants:
         if grant.end in ("", "abandon"):
             ledger.complete(desk.now, grant.cost, grant.mark)
@@ -51,7 +51,7 @@ def check_waits(desk: Desk) -> None:
 
 
 @every_kind
-@traced
+@settings(traced)
 @given(st.data())
 def test_promised_waits_are_exact(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
@@ -65,7 +65,7 @@ def check_remaining(desk: Desk) -> None:
 
 
 @every_kind
-@traced
+@settings(traced)
 @given(st.data())
 def test_remaining_is_the_largest_cost_granted_now(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
@@ -73,7 +73,7 @@ def test_remaining_is_the_largest_cost_granted_now(kind, data) -> None:
 
 
 @every_kind
-@traced
+@settings(traced)
 @given(st.data())
 def test_a_look_changes_nothing(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
@@ -86,7 +86,7 @@ def test_a_look_changes_nothing(kind, data) -> None:
 
 
 @every_kind
-@traced
+@settings(traced)
 @given(st.data())
 def test_copies_are_equal_and_apart(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
@@ -102,7 +102,7 @@ def test_copies_are_equal_and_apart(kind, data) -> None:
 
 
 @every_kind
-@traced
+@settings(traced)
 @given(st.data())
 def test_cancel_restores_when_nothing_came_after(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
@@ -142,7 +142,7 @@ def check_idle(desk: Desk) -> None:
 
 
 @every_kind
-@traced
+@settings(traced)
 @given(st.data())
 def test_reset_after_is_when_the_ledger_is_as_new(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
@@ -154,7 +154,7 @@ def test_reset_after_is_when_the_ledger_is_as_new(kind, data) -> None:
 
 
 @every_kind
-@traced
+@settings(traced)
 @given(st.data())
 def test_exhaust_leaves_nothing_and_forgives_nothing(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
@@ -170,7 +170,7 @@ def test_exhaust_leaves_nothing_and_forgives_nothing(kind, data) -> None:
 
 
 @every_kind
-@traced
+@settings(traced)
 @given(st.data())
 def test_adopting_the_same_limit_changes_nothing(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
@@ -190,7 +190,7 @@ def test_a_limit_of_zero_admits_nothing(text) -> None:
 
 
 @every_kind
-@traced
+@settings(traced)
 @given(st.data())
 def test_more_than_the_limit_is_never_granted(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])

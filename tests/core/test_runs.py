@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.strategies import traced
 from headway.core.runs import Runs
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "add", "add", "pop", "remove", "shift"]), st.integers(0, 20), st.integers(1, 5)),
+    st.tuples(
+        st.sampled_from(["add", "add", "add", "pop", "remove", "shift"]),
+        st.integers(0, 20),
+        st.integers(1, 5),
+    ),
     max_size=60,
 )
 
@@ -51,7 +55,7 @@ def check(runs: Runs, plain: Plain) -> None:
     assert [runs.time_of(k + 1) for k in range(len(each))] == each
 
 
-@traced
+@settings(traced)
 @given(STEPS)
 def test_runs_are_a_list_of_pairs(steps) -> None:
     runs, plain = Runs(), Plain()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from core.strategies import COMMANDS, SPACINGS, traced
 from core.traces import Desk, rule_of
@@ -13,7 +13,7 @@ from headway.core.limits import Spacing
 S = 10**9
 
 
-@traced
+@settings(traced)
 @given(SPACINGS, COMMANDS)
 def test_slots_are_a_step_apart(case, commands) -> None:
     limit, _ = case
@@ -23,7 +23,7 @@ def test_slots_are_a_step_apart(case, commands) -> None:
     assert all(later - earlier >= step for earlier, later in pairwise(slots))
 
 
-@traced
+@settings(traced)
 @given(SPACINGS, COMMANDS)
 def test_used_permits_are_never_closer_than_the_interval(case, commands) -> None:
     limit, _ = case
@@ -32,7 +32,7 @@ def test_used_permits_are_never_closer_than_the_interval(case, commands) -> None
     assert not limit.strict or all(later - earlier >= limit.interval_ns for earlier, later in pairwise(used))
 
 
-@traced
+@settings(traced)
 @given(SPACINGS, COMMANDS, SPACINGS, COMMANDS)
 def test_a_new_interval_holds_from_its_first_moment(case, before, other, after) -> None:
     desk = Desk(rule_of(case[0]).open()).play(before)
@@ -44,7 +44,7 @@ def test_a_new_interval_holds_from_its_first_moment(case, before, other, after) 
     assert not strict or all(later - earlier >= other[0].interval_ns for earlier, later in pairwise(used))
 
 
-@traced
+@settings(traced)
 @given(SPACINGS, COMMANDS)
 def test_no_more_slots_are_reserved_than_allowed(case, commands) -> None:
     limit, _ = case

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.strategies import (
@@ -52,14 +52,14 @@ def assert_promise(limit: Window, grants: list[Grant]) -> None:
         assert earlier + grant.cost <= limit.count
 
 
-@traced
+@settings(traced)
 @given(ALL, COMMANDS)
 def test_never_above_its_promise(case, commands) -> None:
     limit, unit = case
     assert_promise(limit, Desk(rule_of(limit).open(), unit).play(commands).grants)
 
 
-@traced
+@settings(traced)
 @given(LOCAL, COMMANDS)
 def test_any_window_wherever_it_starts(case, commands) -> None:
     limit, unit = case
@@ -73,7 +73,7 @@ def taken(desk: Desk, rule: Any) -> int:
     return sum(spent(grant, rule, desk.now, desk.turn) for grant in desk.grants)
 
 
-@traced
+@settings(traced)
 @given(FINE, COMMANDS)
 def test_nothing_is_withheld(case, commands) -> None:
     limit, unit = case
@@ -88,10 +88,12 @@ class Later:
     """The same rule with every rounding at its worst."""
 
     def __init__(self, rule: Any) -> None:
-        self.held, self.gap, self.transit = rule.held, rule.gap + rule.grid - 1, rule.transit + rule.out_grid - 1
+        self.held = rule.held
+        self.gap = rule.gap + rule.grid - 1
+        self.transit = rule.transit + rule.out_grid - 1
 
 
-@traced
+@settings(traced)
 @given(COARSE, COMMANDS)
 def test_a_grid_withholds_for_one_step_at_most(case, commands) -> None:
     limit, unit = case
@@ -106,7 +108,7 @@ def test_a_grid_withholds_for_one_step_at_most(case, commands) -> None:
     Desk(rule_of(limit).open(), unit).play(commands, check)
 
 
-@traced
+@settings(traced)
 @given(ALL, COMMANDS)
 def test_permits_are_neither_lost_nor_minted(case, commands) -> None:
     limit, unit = case
@@ -119,7 +121,7 @@ def test_permits_are_neither_lost_nor_minted(case, commands) -> None:
     Desk(rule_of(limit).open(), unit).play(commands, check)
 
 
-@traced
+@settings(traced)
 @given(FINE, COMMANDS, FINE, COMMANDS)
 def test_a_new_limit_holds_from_its_first_moment(case, before, other, after) -> None:
     desk = Desk(rule_of(case[0]).open()).play(before)
@@ -128,7 +130,7 @@ def test_a_new_limit_holds_from_its_first_moment(case, before, other, after) -> 
     assert_promise(other[0], desk.play(after).grants[known:])
 
 
-@traced
+@settings(traced)
 @given(WINDOWS, COMMANDS, WINDOWS)
 def test_a_new_limit_forgets_nothing_that_was_still_in_the_window(case, commands, other) -> None:
     commands = [command for command in commands if command[0] != "settle"]

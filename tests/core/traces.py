@@ -16,7 +16,7 @@ from headway.core.rules import rules_of
 
 Command = tuple[str, int, int]
 
-VERBS = ("pass", "pass", "nap", "take", "take", "take", "reserve", "use", "complete", "cancel", "abandon", "settle")
+VERBS = (*("pass", "nap", "take", "reserve", "use") * 2, "complete", "cancel", "abandon", "settle")
 START = 1_000
 
 
@@ -59,6 +59,7 @@ class Desk:
         self.now = now
         self.turn = 0
         self.grants: list[Grant] = []
+        self.others: list[Rule] = []  # what "adopt" may change to
         self.log: list[int] = []
 
     def play(self, commands: Iterable[Command], visit: Callable[[Desk], None] | None = None) -> Desk:
@@ -142,6 +143,17 @@ class Desk:
         if grant := self.ending("settle", x):
             grant.actual = min(y % (2 * grant.cost + 1), FOREVER)
             self.ledger.settle(self.now, grant.cost, grant.mark, grant.tally, grant.actual)
+
+    def do_adopt(self, x: int, y: int) -> None:
+        if self.others and y % 4 == 0:
+            self.ledger.adopt(self.others[x % len(self.others)], self.now)
+
+    def do_exhaust(self, x: int, y: int) -> None:
+        if y % 8 == 0:
+            self.ledger.exhaust(self.now)
+
+    def do_copy(self, x: int, y: int) -> None:
+        self.ledger = self.ledger.copy()
 
     def ending(self, how: str, x: int) -> Grant | None:
         out = self.open_grants()

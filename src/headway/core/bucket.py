@@ -1,36 +1,40 @@
 """A steady rate with a burst, as one number.
 
-The naive token bucket keeps a count of tokens and the time of the last refill. It must be refilled before every look,
-it needs a fraction of a token, and floats drift: at 3/s a token is a third, and a million grants later the schedule is off.
+The naive token bucket keeps a count of tokens and the time of the last refill. It must be refilled before every
+look, it needs a fraction of a token, and floats drift: at 3/s a token is a third, and a million grants later
+the schedule is off.
 
-Turn it around. Keep the *theoretical arrival time* (tat): the moment at which the bucket would be full again if nobody
-came. Every permit moves it one interval into the future; time passing needs no bookkeeping at all. With an interval I
-and room for `burst` permits,
+Turn it around. Keep the *theoretical arrival time* (tat): the moment at which the bucket would be full again if
+nobody came. Every permit moves it one interval into the future; time passing needs no bookkeeping at all. With
+an interval I and room for `burst` permits,
 
     full again at         tat           (in the past: the bucket is full)
     a permit of cost c    tat' = max(tat, now) + c * I
     is granted when       tat' - now <= burst * I
     otherwise wait        tat' - now - burst * I
 
-Worked example, "10/s burst 3", I = 100 ms, at time 0 with tat = 0: three permits go at once and leave tat = 300. A fourth
-would make it 400 > 300: wait 100 ms. At 100 it is 400 - 100 = 300: granted.
+Worked example, "10/s burst 3", I = 100 ms, at time 0 with tat = 0: three permits go at once and leave tat =
+300. A fourth would make it 400 > 300: wait 100 ms. At 100 it is 400 - 100 = 300: granted.
 
-An interval need not be whole: 3/s is 333,333,333 and one third nanoseconds. So tat is kept as nanoseconds and a remainder in
-units of 1/n, with P/n in lowest terms, and nothing is ever rounded but the answer, up to the next nanosecond. What is granted at
-that nanosecond still counts from tat: so the schedule of 3/s never drifts, and any time d admits at most `burst + rate * d`, where
-d is as exact as the clock can tell: two grants 333,333,333 ns apart lie in the first and the last of 333,333,334 nanoseconds.
+An interval need not be whole: 3/s is 333,333,333 and one third nanoseconds. So tat is kept as nanoseconds and a
+remainder in units of 1/n, with P/n in lowest terms, and nothing is ever rounded but the answer, up to the next
+nanosecond. What is granted at that nanosecond still counts from tat: so the schedule of 3/s never drifts, and
+any time d admits at most `burst + rate * d`, where d is as exact as the clock can tell: two grants 333,333,333
+ns apart lie in the first and the last of 333,333,334 nanoseconds.
 
-**Giving back.** `tat -= c * I` mints: a bucket that was full when the permit was taken lost nothing by the time it is full
-again, and what others took meanwhile was granted on the strength of a later tat. A refund may therefore not exceed what the
-permit still weighs. Removing it from the past lowers every later tat by d, and d is clipped at each later grant k by
-tat(k-1) - time(k). Each tat(k-1) is at least the one this permit left behind (`mark`) less what was refunded since. No grant
-lies later than now or than the last reservation, which got the earliest slot there was, tat - burst * I rounded up; or a later
-one, if another limit had a say, and that is noted in `latest`. So
+**Giving back.** `tat -= c * I` mints: a bucket that was full when the permit was taken lost nothing by the time
+it is full again, and what others took meanwhile was granted on the strength of a later tat. A refund may
+therefore not exceed what the permit still weighs. Removing it from the past lowers every later tat by d, and d
+is clipped at each later grant k by tat(k-1) - time(k). Each tat(k-1) is at least the one this permit left
+behind (`mark`) less what was refunded since. No grant lies later than now or than the last reservation, which
+got the earliest slot there was, tat - burst * I rounded up; or a later one, if another limit had a say, and
+that is noted in `latest`. So
 
     refund <= mark - refunded_since - max(now, latest, tat + refunded_since - burst * I + 1)
 
-is always safe. `tally` counts what was refunded, modulo 2**62, so that a permit can tell what was refunded since its grant.
-When nothing came after (tat is its mark still), all of it is taken back, and if it was cancelled it leaves no trace.
+is always safe. `tally` counts what was refunded, modulo 2**62, so that a permit can tell what was refunded
+since its grant. When nothing came after (tat is its mark still), all of it is taken back, and if it was
+cancelled it leaves no trace.
 """
 
 from __future__ import annotations
@@ -98,7 +102,8 @@ class BucketLedger(Ledger):
 
     def take(self, at: int, cost: int) -> int:
         rule = self.rule
-        # The first whole nanosecond after tat is on time: the fraction is kept, or 3/s would lose 2/3 ns with each grant.
+        # The first whole nanosecond after tat is on time: the fraction is kept, or 3/s would lose 2/3 ns with
+        # each grant.
         if self.tat < at and (self.part == 0 or self.tat + 1 < at):
             self.tat = at
             self.part = 0
@@ -185,7 +190,8 @@ class BucketLedger(Ledger):
 
     def adopt(self, rule: Rule, now: int) -> None:
         old = self.rule
-        self.rule = new = rule  # type: ignore[assignment]
+        new: BucketRule = rule  # type: ignore[assignment]
+        self.rule = new
         old_per = old.whole * old.parts + old.part
         new_per = new.whole * new.parts + new.part
         if (old_per, old.parts, old.room_ns) == (new_per, new.parts, new.room_ns):

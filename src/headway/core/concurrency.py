@@ -1,9 +1,9 @@
 """At most n at the same time.
 
-No clock at all: a permit is out from its check-out until its hand-back, however long that takes, and it does not matter how
-the call ended. So nobody can say when one comes back: `wait` is the least there is, one nanosecond, and `sure` is never.
-What a holder drops without ending it is handed back when the permit is reclaimed by Python; in a shared ledger it expires
-with its holder.
+No clock at all: a permit is out from its check-out until its hand-back, however long that takes, and it does
+not matter how the call ended. So nobody can say when one comes back: `wait` is the least there is, one
+nanosecond, and `sure` is never. What a holder drops without ending it is handed back when the permit is
+reclaimed by Python; in a shared ledger it expires with its holder.
 
 Worked example, 2 concurrent: A and B go. C waits in line; when A completes, C is called.
 """

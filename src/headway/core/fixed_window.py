@@ -1,17 +1,19 @@
 """Calendar quotas: so many per hour, day or month, counted from zero when a new one begins.
 
-The weakness is known: n at the end of one window and n at the beginning of the next are 2n in a moment. It is here because
-many remotes count exactly so, and then counting like them is right: the time at which their window ends is the one thing a
-caller wants to know, and it is in every answer. Against a remote whose edge is not known exactly, use a `Window`.
+The weakness is known: n at the end of one window and n at the beginning of the next are 2n in a moment. It is
+here because many remotes count exactly so, and then counting like them is right: the time at which their window
+ends is the one thing a caller wants to know, and it is in every answer. Against a remote whose edge is not
+known exactly, use a `Window`.
 
-State is the end of the current window and what was used in it. A window is entered by the first call at or after the end of
-the old one; times are nanoseconds since the Unix epoch, because calendars are. If the wall clock is set back, the window that
-was entered stays the current one: it is never counted twice.
+State is the end of the current window and what was used in it. A window is entered by the first call at or
+after the end of the old one; times are nanoseconds since the Unix epoch, because calendars are. If the wall
+clock is set back, the window that was entered stays the current one: it is never counted twice.
 
-Worked example, 3/day in UTC: at 23:59 three calls go and a fourth is told to wait 60 s. At 00:00 the count starts at zero.
-A cancelled call is given back within its own window, and is worth nothing after it: the mark is the window's end, and `tally`
-counts windows, since under another rule (`adopt`) two of them may end at the same time. What is settled for more than was
-taken counts as used, also beyond n; the next window starts at zero all the same.
+Worked example, 3/day in UTC: at 23:59 three calls go and a fourth is told to wait 60 s. At 00:00 the count
+starts at zero. A cancelled call is given back within its own window, and is worth nothing after it: the mark is
+the window's end, and `tally` counts windows, since under another rule (`adopt`) two of them may end at the same
+time. What is settled for more than was taken counts as used, also beyond n; the next window starts at zero all
+the same.
 """
 
 from __future__ import annotations

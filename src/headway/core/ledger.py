@@ -1,25 +1,26 @@
 """What every limit can be asked: the contract between the algorithms and everything above them.
 
-The naive contract is one method, "may I?", that looks and takes in one go. It is enough until two limits must agree
-(all or none), until somebody wants to look without taking, or until a waiter must know *when*. So a ledger splits the
-question in two, and everything else follows:
+The naive contract is one method, "may I?", that looks and takes in one go. It is enough until two limits must
+agree (all or none), until somebody wants to look without taking, or until a waiter must know *when*. So a
+ledger splits the question in two, and everything else follows:
 
     wait(now, cost)   how long until `cost` could be taken: 0 means now; changes nothing that can be observed
     take(at, cost)    take it, at a time at which `wait` was 0; returns a mark by which it can be found again
 
-Peek is `wait` alone. Try is `wait`, and `take` if it was 0. All or none is `wait` on each, then `take` on each. Waiting
-is sleeping for what `wait` said and asking again. A reservation is `take` at a time in the future, for ledgers whose rule
-`promises`.
+Peek is `wait` alone. Try is `wait`, and `take` if it was 0. All or none is `wait` on each, then `take` on each.
+Waiting is sleeping for what `wait` said and asking again. A reservation is `take` at a time in the future, for
+ledgers whose rule `promises`.
 
-`wait` is exact (one nanosecond earlier is refused, at the time it is granted) unless permits are out: then nobody knows
-when they come back, `wait` is the least it can be, and `sure` says when it will be granted even if nobody hands anything
-back; FOREVER if only a hand-back helps.
+`wait` is exact (one nanosecond earlier is refused, at the time it is granted) unless permits are out: then
+nobody knows when they come back, `wait` is the least it can be, and `sure` says when it will be granted even if
+nobody hands anything back; FOREVER if only a hand-back helps.
 
-What was taken may end in four ways. `complete` (it happened, and is over), `cancel` (it never happened), `abandon` (nobody
-knows), `settle` (it cost something else). One law holds for every kind: *cancel never mints; it restores exactly when
-nothing came after.*
+What was taken may end in four ways. `complete` (it happened, and is over), `cancel` (it never happened),
+`abandon` (nobody knows), `settle` (it cost something else). One law holds for every kind: *cancel never mints;
+it restores exactly when nothing came after.*
 
-Times are integer nanoseconds of one clock that never runs backward; `walled` rules count theirs from the Unix epoch.
+Times are integer nanoseconds of one clock that never runs backward; `walled` rules count theirs from the Unix
+epoch.
 """
 
 from __future__ import annotations

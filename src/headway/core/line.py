@@ -1,19 +1,21 @@
 """Who is served first: those who came first.
 
-The naive way to wait is to sleep and try again. Whoever happens to try at the right moment wins; heavy requests, which
-need a moment in which much is free, never do. The other naive way, a heap by cost, starves them by design.
+The naive way to wait is to sleep and try again. Whoever happens to try at the right moment wins; heavy
+requests, which need a moment in which much is free, never do. The other naive way, a heap by cost, starves them
+by design.
 
-A line is a queue of tickets, numbered as they come. Only the *head* may take, whatever it costs, and while there is a line
-newcomers go to its end, also those who only wanted to try. The head sleeps until its permit is due, takes it *itself*, and
-calls the next. So a ticket that is cancelled between being called and waking has taken nothing: it leaves the line, and
-the one behind it is called instead. Nothing is handed over that could get lost on the way.
+A line is a queue of tickets, numbered as they come. Only the *head* may take, whatever it costs, and while
+there is a line newcomers go to its end, also those who only wanted to try. The head sleeps until its permit is
+due, takes it *itself*, and calls the next. So a ticket that is cancelled between being called and waking has
+taken nothing: it leaves the line, and the one behind it is called instead. Nothing is handed over that could
+get lost on the way.
 
-A ticket may need several ledgers (a limit per host under a limit for all). It stands only in the lines of those that
-hold it up, at the place of its number, not at the end: who waits for its host does not block the others, and is still the
-first when its host is ready. Nothing is taken while waiting, so there is no deadlock.
+A ticket may need several ledgers (a limit per host under a limit for all). It stands only in the lines of those
+that hold it up, at the place of its number, not at the end: who waits for its host does not block the others,
+and is still the first when its host is ready. Nothing is taken while waiting, so there is no deadlock.
 
-`plan` is the ledger as it will be when everybody in line has been served, and `plan_at` when that is; with it a newcomer
-learns its time without asking everybody ahead. It is thrown away whenever somebody leaves out of turn.
+`plan` is the ledger as it will be when everybody in line has been served, and `plan_at` when that is; with it a
+newcomer learns its time without asking everybody ahead. It is thrown away whenever somebody leaves out of turn.
 """
 
 from __future__ import annotations
@@ -94,17 +96,17 @@ class Line:
             self.plan = None
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up one's place; who leaves from elsewhere than the head invalidates the plan."""
-        if self.plan is not None and self.head() is not ticket:
+        """Give up one's place; the plan holds only if it was the head who left, with what it wanted."""
+        if not ticket.granted or self.head() is not ticket:
             self.plan = None
         del self.tickets[ticket.number]
 
     def forecast(self, ledger: Ledger, now: int, cost: int) -> int:
-        """Nanoseconds until `cost` would be granted behind everybody in line; at least so long while permits are out."""
+        """Nanoseconds until `cost` is granted behind everybody in line; a lower bound while permits are out."""
         rule = ledger.get_rule()
         if rule.held:
             ahead = sum(ticket.costs[self.index] for ticket in self.tickets.values())
-            return ledger.wait(now, min(rule.capacity, ahead + cost))
+            return ledger.copy().wait(now, min(rule.capacity, ahead + cost))
         if self.plan is None:
             self.plan, self.plan_at = ledger.copy(), now
             for ticket in self.tickets.values():

@@ -1,13 +1,13 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False
 """A queue of (time, count) pairs in the order of time: what a window remembers.
 
-A sliding window must know when each of its permits comes back. One number per permit is too much for a million a day, so
-permits that share a time share an entry, a *run*. Runs arrive in the order of time and leave in the order of time; only a
-permit that ends early is looked up in the middle, by bisection.
+A sliding window must know when each of its permits comes back. One number per permit is too much for a million
+a day, so permits that share a time share an entry, a *run*. Runs arrive in the order of time and leave in the
+order of time; only a permit that ends early is looked up in the middle, by bisection.
 
-The pairs lie in one flat array of 64-bit integers, used as a ring: entry i is at `cells[2 * ((head + i) & mask)]`. Emptied
-runs in the middle stay until an end reaches them or the ring is full, when they are squeezed out; so the ring never grows
-beyond twice the number of live runs.
+The pairs lie in one flat array of 64-bit integers, used as a ring: entry i is at `cells[2 * ((head + i) &
+mask)]`. Emptied runs in the middle stay until an end reaches them or the ring is full, when they are squeezed
+out; so the ring never grows beyond twice the number of live runs.
 """
 
 from __future__ import annotations

@@ -1,23 +1,25 @@
 """One at a time, never closer than an interval, and slots that can be reserved ahead.
 
-The naive spacer remembers the last call and refuses whoever comes within the interval. The refused ask again and again, and
-who asks at the lucky moment wins. Remember instead the last slot that was *given away*, which may lie in the future: the next
-caller gets the slot after it, and knows at once how long to sleep. One register, `last`, is all the state there is:
+The naive spacer remembers the last call and refuses whoever comes within the interval. The refused ask again
+and again, and who asks at the lucky moment wins. Remember instead the last slot that was *given away*, which
+may lie in the future: the next caller gets the slot after it, and knows at once how long to sleep. One
+register, `last`, is all the state there is:
 
     now >= last + step      last = now, go
-    otherwise               ceil((last - now) / step) slots are reserved already; fewer than `max_reserved`: last += step, go
-                            at the new last; else come back when the oldest of them is used up
+    otherwise               ceil((last - now) / step) slots are reserved already; fewer than `max_reserved`:
+                            last += step, go at the new last; else come back when the oldest of them is used up
 
 (The floor instead of the ceiling lets one too many in: at last - now = 0.5 step one slot is taken, not none.)
 
-Sleepers wake late. Two holders with slots 6 s apart are only 5.9 s apart if the first is 0.1 s late and the second is not. So
-what counts is the *use*: `used` is the time of the last one, and who comes within an interval of it waits the little that is
-missing. A holder later than `expire_after` past its slot may meet the one behind it, so `step = interval + expire_after`
-keeps that much between slots. In memory `expire_after` is 0: who waits in line takes its slot when it wakes.
-`strict=False` steps by the interval, lets late holders go at once and so promises the average only.
+Sleepers wake late. Two holders with slots 6 s apart are only 5.9 s apart if the first is 0.1 s late and the
+second is not. So what counts is the *use*: `used` is the time of the last one, and who comes within an interval
+of it waits the little that is missing. A holder later than `expire_after` past its slot may meet the one behind
+it, so `step = interval + expire_after` keeps that much between slots. In memory `expire_after` is 0: who waits
+in line takes its slot when it wakes. `strict=False` steps by the interval, lets late holders go at once and so
+promises the average only.
 
-Worked example, 1 every 6 s: a call at 3 goes (last = 3), one at 10 goes (last = 10), one at 15 is told to wait 1 s and reserves
-16; one at 15.5 reserves 22.
+Worked example, 1 every 6 s: a call at 3 goes (last = 3), one at 10 goes (last = 10), one at 15 is told to wait
+1 s and reserves 16; one at 15.5 reserves 22.
 
 A cancelled slot is given back when it is the last one; `tally` holds what `last` was before it.
 """

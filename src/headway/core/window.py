@@ -1,39 +1,40 @@
 """Never more than n in any w, wherever the window starts, as the remote measures it.
 
-The naive window counts per calendar second or minute and starts again at zero: 2n fit around its edge. The next idea
-remembers when each of the last n calls was *sent* and allows another when the oldest is w old. That is exact for a limit
-of our own. It is not when somebody else counts: a call sent at 0 may be noted there at 0.9, one sent at 1.0 may be noted at
-1.0, and the remote saw two within a tenth of a second.
+The naive window counts per calendar second or minute and starts again at zero: 2n fit around its edge. The next
+idea remembers when each of the last n calls was *sent* and allows another when the oldest is w old. That is
+exact for a limit of our own. It is not when somebody else counts: a call sent at 0 may be noted there at 0.9,
+one sent at 1.0 may be noted at 1.0, and the remote saw two within a tenth of a second.
 
-So turn calls into currency. n permits exist from the start, and never more. A call checks one out; while it is out, nobody
-else has it, so it cannot matter when the remote notes the call. When the answer is there the call has certainly been noted,
-and the permit *cools*: it is usable again at completion + gap, where the gap (`headway.core.remote`) is w as it looks
-through their clock and ours. A permit is thus in one of three places, and the sum is always n:
+So turn calls into currency. n permits exist from the start, and never more. A call checks one out; while it is
+out, nobody else has it, so it cannot matter when the remote notes the call. When the answer is there the call
+has certainly been noted, and the permit *cools*: it is usable again at completion + gap, where the gap
+(`headway.core.remote`) is w as it looks through their clock and ours. A permit is thus in one of three places,
+and the sum is always n:
 
     free      usable now                         a number
     cooling   usable at a known time             runs of (usable at, count), in order of time
     out       checked out, not ended yet         runs of (granted at, count), in order of time
 
-    take      free -> out            (without a remote the call is its own record: free -> cooling, usable at + w; its mark
-                                     is that time, negative to tell it from a time of grant)
+    take      free -> out            (without a remote the call is its own record: free -> cooling, usable at + w;
+                                     its mark is that time, negative to tell it from a time of grant)
     complete  out  -> cooling        usable at now + gap
     cancel    out  -> free           it was usable when it was taken, and nothing happened since
-    abandon   out stays out          until granted + transit: by then the remote has noted it or never will. A permit that
-                                     nobody ended counts as completed at that moment, abandoned or not: an answer that takes
-                                     30 s does not hold its permit for 30 s
+    abandon   out stays out          until granted + transit: by then the remote has noted it or never will. A
+                                     permit that nobody ended counts as completed at that moment, abandoned or
+                                     not: an answer that takes 30 s does not hold its permit for 30 s
 
-Worked example: "2/s", remote, gap 1.02 s. Two calls go at 0, answers at 0.1 and 0.3. The permits are usable at 1.12 and 1.32;
-a third caller at 0.2 hears "1.12, exactly", since one of the two is cooling already. Had it asked at 0.05, both were out: "at
-least 1.02 s from now", and nothing exact.
+Worked example: "2/s", remote, gap 1.02 s. Two calls go at 0, answers at 0.1 and 0.3. The permits are usable at
+1.12 and 1.32; a third caller at 0.2 hears "1.12, exactly", since one of the two is cooling already. Had it
+asked at 0.05, both were out: "at least 1.02 s from now", and nothing exact.
 
-`free` may fall below zero: who settles for more than was taken has used permits that were not there. They cool like all
-others, and the next grant has to wait until free is positive again. That is all there is to debt.
+`free` may fall below zero: who settles for more than was taken has used permits that were not there. They cool
+like all others, and the next grant has to wait until free is positive again. That is all there is to debt.
 
-Under another rule (`adopt`) what cools is moved by the difference of the gaps; `tally` is the sum of all moves, so that a permit
-finds its own place again and no other.
+Under another rule (`adopt`) what cools is moved by the difference of the gaps; `tally` is the sum of all moves,
+so that a permit finds its own place again and no other.
 
-For n above 1024 times are rounded *up* to a grid of 1/1024 of the window when they are recorded, and never revised: the
-ledger of 1,000,000 a day stays at some kilobytes, and a promise once given stays true.
+For n above 1024 times are rounded *up* to a grid of 1/1024 of the window when they are recorded, and never
+revised: the ledger of 1,000,000 a day stays at some kilobytes, and a promise once given stays true.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Ledgers in this process: `memory://`.
 
-One `Book` per limiter, or per name: limiters of one name on one clock share a book, as they would share a ledger on a server.
+One `Book` per limiter, or per name: limiters of one name on one clock share a book, as they would share a
+ledger on a server.
 """
 
 from __future__ import annotations

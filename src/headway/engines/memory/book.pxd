@@ -13,7 +13,7 @@ cdef class Book:
     cdef public Shelf first
     cdef public list shelves, metrics
     cdef public dict lines, pauses
-    cdef public object lock, box, on_fork, health, spare, warned
+    cdef public object lock, box, promised, on_fork, health, spare, warned
     cdef public long long numbers, resumed, waiting, depth
     cdef public long long granted, denied, ended, cancelled, abandoned, flight_ns
 
@@ -24,12 +24,14 @@ cdef class Book:
     cpdef leave(self)
     cpdef bint decide(self, Ticket ticket, bint stand)
 
-    @cython.locals(
-        now=cython.longlong, wall=cython.longlong, at=cython.longlong, wait=cython.longlong, cost=cython.longlong,
-        sure=cython.longlong, resume=cython.longlong, index=cython.Py_ssize_t, shelf=Shelf, ledger=Ledger, line=Line,
-        head=Ticket,
-    )
+    @cython.locals(now=cython.longlong)
     cdef bint _decide(self, Ticket ticket, bint stand)
+
+    @cython.locals(
+        wall=cython.longlong, at=cython.longlong, cost=cython.longlong, sure=cython.longlong, index=cython.Py_ssize_t,
+        shelf=Shelf, ledger=Ledger, rule=Rule, line=Line,
+    )
+    cdef list _weigh(self, Ticket ticket, bint stand, long long now, list claims)
 
     cdef _hint(self, Ticket ticket, Line line, Ledger ledger, long long at, long long now)
 
@@ -49,4 +51,4 @@ cdef class Book:
     cpdef long long resume_time(self, tuple keys, long long now)
     cdef long long time_for(self, Ledger ledger)
     cdef _ring(self, Ticket ticket)
-    cpdef call_head(self, index, key, Ledger ledger)
+    cpdef call_head(self, index, key)

@@ -1,16 +1,19 @@
 """The ledgers of one limiter, its lines, and the one place where decisions are made.
 
-**Quick and slow.** Most decisions find nobody waiting, nothing paused and a permit at hand. `quick` decides those: a few
-lines without a Python call between reading and writing, so that in the compiled form nothing can come between under the
-GIL. It may be used while the book is `calm`. Everything else (lines, pauses, several ledgers at once, closing) goes the slow
-way, under the lock, and makes the book uncalm for as long as it matters.
+**Quick and slow.** Most decisions find nobody waiting, nothing paused and a permit at hand. `quick` decides
+those: a few lines without a Python call between reading and writing, so that in the compiled form nothing can
+come between under the GIL. It may be used while the book is `calm`. Everything else (lines, pauses, several
+ledgers at once, closing) goes the slow way, under the lock, and makes the book uncalm for as long as it
+matters.
 
-**Finalizers.** A permit that is dropped is abandoned by its finalizer, which may run anywhere, also inside the lock in the
-same thread. So a finalizer only puts what it has into the `box`; whoever leaves the lock empties it.
+**Finalizers.** A permit that is dropped is abandoned by its finalizer, which may run anywhere, also inside the
+lock in the same thread. So a finalizer only puts what it has into the `box`; whoever leaves the lock empties
+it.
 
-**Time made up.** The head of a line wakes a little late, and if it took its permit at that moment every lateness would add
-up: 1000/s would become 930. A bucket promises slots, so the head takes the slot it was due, not the moment it woke; but
-never one more than `CATCH_UP` ago, or a machine that was asleep for a minute would let a minute's worth go at once.
+**Time made up.** The head of a line wakes a little late, and if it took its permit at that moment every
+lateness would add up: 1000/s would become 930. A bucket promises slots, so the head takes the slot it was due,
+not the moment it woke; but never one more than `CATCH_UP` ago, or a machine that was asleep for a minute would
+let a minute's worth go at once.
 """
 
 from __future__ import annotations
@@ -52,11 +55,13 @@ class Book:
         self.clock = clock
         self.start_full = start_full
         self.shelves: list[Shelf] = []
-        self.first: Shelf | None = None
+        self.first: Shelf = None  # type: ignore[assignment] # furnished before anybody asks
         self.lines: dict[tuple[int, str | None], Line] = {}
         self.lock = threading.RLock()
         self.box: deque[tuple[Ledger, int, int, int, str | None]] = deque()
         self.pauses: dict[str | None, int] = {}
+        # Who waited when somebody reserved behind it: no longer in line, but asleep until its slot.
+        self.promised: set[Ticket] = set()
         self.numbers = 0
         self.resumed = 0
         self.waiting = 0
@@ -74,7 +79,8 @@ class Book:
         self.abandoned = 0
         self.flight_ns = 0
         self.metrics: list[str | None] = []
-        # Told about a fork and about health, with the book: functions that hold no limiter, so that books make no cycles.
+        # Told about a fork and about health, with the book: functions that hold no limiter, so that books make
+        # no cycles.
         self.on_fork: Callable[[Book], None] | None = None
         self.health: Callable[[Book], None] | None = None
         self.spare: Any = None
@@ -94,19 +100,21 @@ class Book:
         self.walled = any(rule.walled for rule in rules) or any(choosers)
         self.held = any(rule.held for rule in rules)
 
-    # -- the quick way -------------------------------------------------------------------------------------------
+    # -- the quick way
+    # -------------------------------------------------------------------------------------------
 
     def quick(self, key: str | None, now: int) -> Ledger:
         """The only ledger of a calm book with one shelf."""
         shelf = self.first
         if key is None:
             return shelf.lone
-        ledger = shelf.find(key)
+        # Swept before it is found: a fresh ledger is idle, and would be forgotten while it is being taken from.
         if shelf.countdown <= 0:
             shelf.sweep(now, 0)
-        return ledger
+        return shelf.find(key)
 
-    # -- the slow way --------------------------------------------------------------------------------------------
+    # -- the slow way
+    # --------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
         """Take the lock; nobody decides the quick way until it is given back."""
@@ -125,18 +133,23 @@ class Book:
         finally:
             self.depth -= 1
             self.lock.release()
+        if self.box:
+            self.tidy()
 
     def empty_box(self) -> None:
         while self.box:
             ledger, cost, mark, index, key = self.box.popleft()
-            self.abandoned += 1
             ledger.abandon(self.time_for(ledger), cost, mark)
-            self.call_head(index, key, ledger)
+            self.call_head(index, key)
 
     def drop(self, ledger: Ledger, cost: int, mark: int, index: int, key: str | None) -> None:
         """Called by a finalizer: abandon, now or when whoever is at it is done."""
         self.box.append((ledger, cost, mark, index, key))
         self.calm = False
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Empty the box, unless somebody is inside the lock: who leaves it will."""
         if self.lock.acquire(blocking=False):
             if self.depth:
                 self.lock.release()
@@ -160,71 +173,75 @@ class Book:
 
     def _decide(self, ticket: Ticket, stand: bool) -> bool:
         now = self.clock.now()
-        wall = self.clock.wall() if self.walled else 0
-        if self.closed:
-            raise Closed(self.name)
         if self.forked:
             self._forked_notice()
+        if self.closed:
+            raise Closed(self.name)
         if disabled:
             self._step_out(ticket)
             ticket.granted = True
             return True
         if ticket.slot:
-            ticket.ready = ticket.slot
-            ticket.granted = now >= ticket.slot
-            return ticket.granted
+            return self._redeem(ticket, now)
         if not ticket.number:
             self.numbers += 1
             ticket.number = self.numbers
             ticket.since = now
-        waits: list[tuple[int, Ledger, int]] = []
+        claims: list[tuple[int, Ledger, int]] = []
+        holding = self._weigh(ticket, stand, now, claims)
+        if not holding:
+            self._take(ticket, claims, now)
+            return True
+        if stand:
+            self._stand(ticket, holding)
+        return False
+
+    def _weigh(
+        self, ticket: Ticket, stand: bool, now: int, claims: list[tuple[int, Ledger, int]]
+    ) -> list[int]:
+        """Ask every ledger the ticket needs: into `claims` goes what is there, returned is what holds it up.
+
+        Sets `ticket.ready`, when to ask again; None for when the bell rings.
+        """
+        wall = self.clock.wall() if self.walled else 0
+        ready: int | None = self.resume_time(ticket.keys, now)
         holding: list[int] = []
-        ready: int | None = now
-        resume = self.resume_time(ticket.keys, now)
-        if resume > now:
+        if self.pauses and ready != now:
             holding.append(0)
-            ready = resume
         for index, shelf in enumerate(self.shelves):
             cost = ticket.costs[index]
             if cost == 0:
                 continue
             key = ticket.keys[index]
-            ledger = shelf.find(key)
             if shelf.countdown <= 0:
                 shelf.sweep(now, wall)
-                ledger = shelf.find(key)
-            at = wall if ledger.get_rule().walled else now
+            ledger = shelf.find(key)
+            rule = ledger.get_rule()
+            at = wall if rule.walled else now
             line = self.lines.get((index, key))
             if line is not None and line.head().number < ticket.number:
                 holding.append(index)
-                if stand:
-                    ready = self._hint(ticket, line, ledger, at, now)
-            else:
-                if stand and cost > ledger.get_rule().capacity:
-                    raise self.refusal(ticket.keys)
-                wait = ledger.wait(at, cost)
-                if wait:
-                    holding.append(index)
-                    sure = ledger.sure(at, cost)
-                    if sure >= FOREVER:
-                        ready = None
-                    elif ready is not None:
-                        ready = max(ready, now + sure)
-                else:
-                    waits.append((index, ledger, at))
-        if holding:
-            if stand:
-                self._stand(ticket, holding)
-                ticket.ready = ready
-            return False
-        self._take(ticket, waits, now)
-        return True
+                ready = self._hint(ticket, line, ledger, at, now) if stand else None
+                continue
+            if stand and cost > rule.capacity:
+                raise self.refusal(ticket.keys)
+            if ledger.wait(at, cost) == 0:
+                claims.append((index, ledger, at))
+                continue
+            holding.append(index)
+            sure = ledger.sure(at, cost)
+            if sure >= FOREVER:
+                ready = None
+            elif ready is not None:
+                ready = max(ready, now + sure)
+        ticket.ready = ready
+        return holding
 
     def _hint(self, ticket: Ticket, line: Line, ledger: Ledger, at: int, now: int) -> int | None:
         """When a ticket behind others will be due if nobody gives up, so that it can wake without being called.
 
-        Only for who comes to the line, and only where the schedule is known; who wakes and is still not the head waits
-        for the bell.
+        Only for who comes to the line, and only where the schedule is known; who wakes and is still not the
+        head waits for the bell.
         """
         if len(self.shelves) > 1 or ledger.get_rule().held or ticket.number in line.tickets:
             return None
@@ -294,10 +311,13 @@ class Book:
         self.enter()
         try:
             self._step_out(ticket)
-            now = self.clock.now()
-            costs = [cost for cost in ticket.costs if cost]
-            for (ledger, mark, tally), cost in zip(ticket.marks, costs, strict=False):
-                ledger.cancel(now, cost, mark, tally)
+            self._forget_promise(ticket)
+            claims = [(index, cost) for index, cost in enumerate(ticket.costs) if cost]
+            for (index, cost), (ledger, mark, tally) in zip(claims, ticket.marks, strict=False):
+                ledger.cancel(self.time_for(ledger), cost, mark, tally)
+                self.call_head(index, ticket.keys[index])
+            self.granted -= bool(ticket.marks)
+            ticket.marks.clear()
         finally:
             self.leave()
 
@@ -317,6 +337,8 @@ class Book:
                     if self._promise(other, now) < 0:
                         return -1
                     self._step_out(other)
+                    self.promised.add(other)
+                    self.waiting += 1
                     self._ring(other)
             return self._promise(ticket, now)
         finally:
@@ -340,11 +362,27 @@ class Book:
         self.granted += 1
         return slot
 
+    def _redeem(self, ticket: Ticket, now: int) -> bool:
+        """Whether the slot that a waiter was promised has come; a pause, or who used its own late, may move it."""
+        slot = max(ticket.slot, self.resume_time(ticket.keys, now))
+        if now >= slot:
+            slot = now + max(ledger.use(now, mark) for ledger, mark, _ in ticket.marks)
+        ticket.ready = slot
+        if slot <= now:
+            ticket.granted = True
+            self._forget_promise(ticket)
+        return ticket.granted
+
+    def _forget_promise(self, ticket: Ticket) -> None:
+        if ticket in self.promised:
+            self.promised.discard(ticket)
+            self.waiting -= 1
+
     def _ring(self, ticket: Ticket) -> None:
         if ticket.bell is not None:
             ticket.bell.ring()
 
-    def call_head(self, index: int, key: str | None, ledger: Ledger) -> None:
+    def call_head(self, index: int, key: str | None) -> None:
         """Something came back to this ledger: let the head of its line look again."""
         line = self.lines.get((index, key))
         if line is not None:
@@ -356,10 +394,19 @@ class Book:
             line.plan = None
             self._ring(line.head())
 
-    # -- ends ----------------------------------------------------------------------------------------------------
+    # -- ends
+    # ----------------------------------------------------------------------------------------------------
 
     def end(
-        self, how: int, ledger: Ledger, cost: int, mark: int, tally: int, index: int, key: str | None, actual: int
+        self,
+        how: int,
+        ledger: Ledger,
+        cost: int,
+        mark: int,
+        tally: int,
+        index: int,
+        key: str | None,
+        actual: int,
     ) -> None:
         """Hand a grant back in one of four ways, and call who waits for it."""
         self.enter()
@@ -372,12 +419,16 @@ class Book:
             elif how == ABANDON:
                 ledger.abandon(now, cost, mark)
             else:
+                if actual > cost and ledger.in_flight(now) == 0:
+                    # Debt is the key's, also when its ledger was idle and has been forgotten since.
+                    ledger = self.shelves[index].find(key)
                 ledger.settle(now, cost, mark, tally, actual)
-            self.call_head(index, key, ledger)
+            self.call_head(index, key)
         finally:
             self.leave()
 
-    # -- pausing, closing, changing ------------------------------------------------------------------------------
+    # -- pausing, closing, changing
+    # ------------------------------------------------------------------------------
 
     def resume_time(self, keys: tuple[str | None, ...], now: int) -> int:
         """When what these keys are paused for is over; pauses that are over are forgotten."""
@@ -411,6 +462,8 @@ class Book:
         self.enter()
         try:
             self.closed = True
+            for ticket in self.promised:
+                self._ring(ticket)
             for line in list(self.lines.values()):
                 for ticket in list(line.tickets.values()):
                     self._ring(ticket)
@@ -440,12 +493,13 @@ class Book:
         finally:
             self.leave()
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- looking
+    # -------------------------------------------------------------------------------------------------
 
     def survey(
         self, keys: tuple[str | None, ...], costs: tuple[int, ...]
     ) -> list[tuple[Any, int, int, int, int, int, bool]]:
-        """What each rule says of a request, behind everybody who waits: (limit, remaining, wait, reset, waiting, out, exact)."""
+        """What each rule says of a request, behind all who wait: limit, remaining, wait, reset, waiting, out, exact."""
         self.enter()
         try:
             now = self.clock.now()
@@ -461,7 +515,7 @@ class Book:
                 exact = cost == 0 or ledger.exact(at, cost)
                 remaining = ledger.remaining(at)
                 if line is not None and cost:
-                    wait = max(1, line.forecast(ledger, at, cost))
+                    wait = max(1, resume + line.forecast(ledger, at + resume, cost))
                     exact = exact and not rule.held
                     remaining = 0
                 found.append(
@@ -502,6 +556,7 @@ def after_fork() -> None:
         book.lock = threading.RLock()
         book.depth = 0
         book.lines = {}
+        book.promised = set()
         book.waiting = 0
         book.forked = True
         book.calm = False

@@ -1,11 +1,12 @@
 """The ledgers of one rule, one for each key, and how those that nobody needs any more go away.
 
-A key whose ledger equals a fresh one can be forgotten without anybody noticing. The naive ways to find such keys are a
-thread that looks for them (threads started by a constructor surprise everybody) and a time to live per key (a heap,
-and a push for every call). Here every call does a little of the work: keys stand in a ring, and a hand moves over it, 64
-keys at a time. When it finds little to forget it comes back later and later, at the latest every 1024 calls; when it
-finds much it comes back with the next call. A new key moves the hand too, so that the ring cannot outgrow what is live by
-more than a constant factor. After n keys have fallen idle, n / 64 + 1024 further calls have forgotten them all.
+A key whose ledger equals a fresh one can be forgotten without anybody noticing. The naive ways to find such
+keys are a thread that looks for them (threads started by a constructor surprise everybody) and a time to live
+per key (a heap, and a push for every call). Here every call does a little of the work: keys stand in a ring,
+and a hand moves over it, 64 keys at a time. When it finds little to forget it comes back later and later, at
+the latest every 1024 calls; when it finds much it comes back with the next call. A new key moves the hand too,
+so that the ring cannot outgrow what is live by more than a constant factor. After n keys have fallen idle, n /
+64 + 1024 further calls have forgotten them all.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ class Shelf:
 
     def adopt(self, rule: Rule, now: int, wall: int) -> None:
         """Go on under another rule; keys with a rule of their own keep it."""
-        before, self.rule = self.rule, rule
-        for ledger in [self.lone, *self.ledgers.values()]:
-            if ledger.get_rule() is before:
-                ledger.adopt(rule, wall if rule.walled else now)
+        self.rule = rule
+        moment = wall if rule.walled else now
+        self.lone.adopt(rule, moment)
+        for key, ledger in self.ledgers.items():
+            if self.rule_for(key) is rule:
+                ledger.adopt(rule, moment)

@@ -1,0 +1,27 @@
+"""The `headway` command: one module for each thing that a person can ask it to do.
+
+Only `main` is here, because it must be importable without the `cli` extra: who installed the library alone is told what is
+missing.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from headway.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("rich", "typer"):
+            raise
+        sys.stderr.write(f"headway: the command line needs {error.name}; install it with: pip install 'headway[cli]'\n")
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    app()

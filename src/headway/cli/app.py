@@ -1,0 +1,39 @@
+"""What `headway` can do: the list of commands, and what holds for all of them."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from headway import compiled
+from headway.cli.demo import demo
+from headway.cli.explain import explain
+
+app = typer.Typer(
+    name="headway",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+app.command()(explain)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        form = "compiled" if compiled else "interpreted"
+        typer.echo(f"headway {version('headway')} ({form}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def headway(
+    _: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Rate limits that can be proved: see them work, and ask what they mean."""
