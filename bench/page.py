@@ -12,11 +12,12 @@ HEAD = """\
 
 Written by `make bench` on {date}; change the code in `bench/`, not this page.
 
-{machine}.
+{machine}. {busy}
 
 ![Nanoseconds per decision, headway and its peers](benchmarks.svg)
 
-Ratios are the figures, nanoseconds only illustrate them: on another machine every side moves, and mostly together.
+Ratios are the figures (medians of rounds), nanoseconds only illustrate them (the first decile of the rounds, of every
+side): on another machine, or a busy one, all sides move, and mostly together.
 """
 
 METHOD = """\
@@ -71,7 +72,7 @@ def page(report: Report) -> str:
     )
     notes = [f"- {line.figure.title}: {line.reading.note}." for line in report.lines if line.reading.note]
     parts = [
-        HEAD.format(date=report.date, machine=report.machine),
+        HEAD.format(date=report.date, machine=report.machine, busy=report.busy),
         "## Measured, and the bars set for it\n",
         bars,
         "",

@@ -8,7 +8,6 @@ that expires keys in a thread has the thread started before its turn and ended b
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,7 +15,7 @@ from typing import Any
 
 from bench import calls
 from bench.figure import Effort, Figure, Findings, Reading, Row, Section
-from bench.timing import Side, ratio, take_turns
+from bench.timing import Side, ratio, take_turns, undisturbed
 
 HUGE = 1_000_000_000
 KEYS = [f"user:{number}" for number in range(calls.LIVE_KEYS)]
@@ -237,7 +236,7 @@ def versus(effort: Effort) -> Findings:
         ours[peer.group] += [mine for _, mine in taken]
         rows.append(Row(peer.group, peer.name, reading.ns or 0.0, reading.value, note=peer.note))
     for group, (name, _) in OURS.items():
-        rows.append(Row(group, name, statistics.median(ours[group]), ours=True))
+        rows.append(Row(group, name, undisturbed(ours[group]), ours=True))
     unkeyed = min((row for row in rows if row.group == "unkeyed" and not row.ours), key=lambda row: row.ratio)
     keyed = next(row for row in rows if row.group == "keyed" and row.name.startswith("limits "))
     return Findings(

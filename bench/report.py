@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -88,7 +89,15 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     machine: str = field(default_factory=describe_machine)
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
     date: str = field(default_factory=lambda: f"{datetime.now(UTC).date():%Y-%m-%d}")
+
+    @property
+    def busy(self) -> str:
+        """A caution, where other programs were running before this one began; empty on a quiet machine."""
+        if self.load < 0.3 * (os.cpu_count() or 1):
+            return ""
+        return f"The machine was busy (load {self.load:.1f}): trust ratios, not nanoseconds or CPU shares."
 
     def missed(self) -> list[Line]:
         return [line for line in self.lines if line.holds is False]
@@ -104,6 +113,7 @@ class Report:
         return {
             "date": self.date,
             "machine": self.machine,
+            "load": self.load,
             "figures": [
                 {
                     "name": line.figure.name,
@@ -136,7 +146,7 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def text(report: Report) -> str:
     """The tables as a person sees them at the end of a run."""
-    parts = [report.machine]
+    parts = [f"{report.machine}\n{report.busy}".rstrip()]
     for name, title in GROUPS.items():
         rows = report.group(name)
         if rows:

@@ -160,7 +160,12 @@ def take_turns(
 def ratio(rounds: Sequence[tuple[float, ...]], top: int = 0, under: int = 1, *, note: str = "") -> Reading:
     """Side `top` over side `under`: the median of the rounds' quotients, and the middle half of them."""
     quotients = [taken[top] / taken[under] for taken in rounds]
-    return spread(quotients, ns=statistics.median(taken[top] for taken in rounds), note=note)
+    return spread(quotients, ns=undisturbed([taken[top] for taken in rounds]), note=note)
+
+
+def undisturbed(samples: Sequence[float]) -> float:
+    """Nanoseconds to show beside a ratio: the first decile, because what disturbs a loop can only make it slower."""
+    return statistics.quantiles(samples, n=10, method="inclusive")[0]
 
 
 def spread(samples: Sequence[float], *, ns: float | None = None, note: str = "") -> Reading:

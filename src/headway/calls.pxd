@@ -58,7 +58,7 @@ cdef inline object call_directly(
     try:
         result = PyObject_Vectorcall(throttled.function, args, nargsf, kwnames)
     except BaseException as error:
-        permit.finish(error, throttled.bracket.answered, throttled.bracket.not_sent)
+        throttled.bracket.close(permit, error)
         raise
     permit.finish(None)
     return result

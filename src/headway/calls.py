@@ -77,7 +77,13 @@ class Bracket:
 
     def close(self, permit: Permit, error: BaseException) -> None:
         """The call raised."""
-        permit.finish(error, self.answered, self.not_sent)
+        try:
+            permit.finish(error, self.answered, self.not_sent)
+        except BaseException:
+            # What the error proves was asked of a function that failed itself: nobody knows.
+            if permit.ended is None:
+                permit.abandon()
+            raise
 
     def settle(self, permit: Permit, result: Any) -> None:
         """The call returned."""
@@ -85,11 +91,10 @@ class Bracket:
             permit.finish(None)
             return
         try:
-            cost = self.settling(result)
+            permit.settle(self.settling(result))
         except BaseException:
             permit.finish(None)
             raise
-        permit.settle(cost)
 
 
 class ThrottledFunction:
@@ -104,7 +109,7 @@ class ThrottledFunction:
         if cython.compiled:
             equip(self)  # type: ignore[name-defined] # noqa: F821 - a C function, in calls.pxd
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         bracket = self.bracket
         permit: Any = self.begin()
         if permit is None:
@@ -134,7 +139,9 @@ class ThrottledFunction:
         return self if instance is None else MethodType(self, instance)
 
     def __reduce__(self) -> str:
-        name: str = self.__qualname__  # type: ignore[attr-defined]
+        name: str | None = getattr(self, "__qualname__", None)
+        if name is None:
+            raise TypeError(f"{self!r} cannot be pickled: it has no name to be found by")
         return name
 
     def __repr__(self) -> str:

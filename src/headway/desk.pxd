@@ -6,12 +6,23 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from headway.permit cimport Permit, new_permit
 
 
-cdef bint _ATOMIC
+cdef bint _ATOMIC, _GIL
 cdef object _find_loop
 cdef Permit REFUSED
 
 cdef bint refused(Permit permit)
 cdef long long current_task()
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState:
+        void *context
+    PyThreadState *PyThreadState_Get()
+
+
+cdef inline bint in_context():
+    """Whether a contextvars.Context is current: every asyncio task runs in one, and plain code mostly in none."""
+    return PyThreadState_Get().context != NULL
 
 
 cdef inline long long this_thread():
@@ -20,6 +31,8 @@ cdef inline long long this_thread():
 
 cdef inline bint only_ours(Desk desk, Book book, bint held):
     """Whether the spare permit is referred to by nothing but the place where it is kept."""
+    if not _GIL:
+        return False
     if held:
         return book.spare is not None and (<PyObject*>book.spare).ob_refcnt == 1
     return desk._spare is not None and (<PyObject*>desk._spare).ob_refcnt == 1
@@ -30,14 +43,14 @@ cdef class Desk:
     cdef public object _timeout_ns, _max_waiting, _listener
     cdef list _entered
     cdef Permit _spare
-    cdef bint _warned_loop, _plain
+    cdef bint _plain
 
     cpdef refit(self)
 
     cdef Permit _grant_quickly(self, key, cost)
 
-    @cython.locals(book=Book, permit=Permit, ledger=Ledger, now=cython.longlong)
-    cdef Permit _quick(self, key)
+    @cython.locals(permit=Permit, ours=cython.bint, ledger=Ledger, now=cython.longlong)
+    cdef Permit _quick(self, Book book, key)
 
     cdef Permit _careful(self, key, cost)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.durations import to_ns
 from headway.core.line import Ticket
-from headway.drive import run, run_async, running_loop
+from headway.drive import run, run_async
 from headway.engines.memory.book import ATOMIC
 from headway.errors import InvalidArgument, InvalidKey, RateLimited
 from headway.flows import Late, wait_in_line
@@ -32,9 +32,13 @@ except ImportError:
 
 if not cython.compiled:
     # The compiled form has them from desk.pxd, as C functions.
+    from sys import getrefcount
     from threading import get_ident as this_thread
 
     from headway.permit import new_permit
+
+    def in_context() -> bool:
+        return True
 
 if TYPE_CHECKING:
     from headway.engines.memory.book import Book
@@ -44,6 +48,9 @@ Cost = int | Mapping[str, int]
 Timeout = float | timedelta | EllipsisType | None
 
 MAX_COST = 1 << 62
+
+# Counts of references mean nothing while other threads run.
+_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 # C values where this file is compiled.
 _ATOMIC = ATOMIC
@@ -90,7 +97,6 @@ class Desk:
         self._listener = listener
         self._entered: list[Permit] = []
         self._spare: Permit | None = None
-        self._warned_loop = False
         self.refit()
 
     def refit(self) -> None:
@@ -131,7 +137,6 @@ class Desk:
             return permit
         ticket, deadline = self._queue(key, cost, timeout)
         if not ticket.granted:
-            self._mind_the_loop()
             try:
                 run(wait_in_line(ticket, deadline), self._book, ticket)
             except Late:
@@ -179,47 +184,50 @@ class Desk:
     # -- the kernel
     # ----------------------------------------------------------------------------------------------
 
-    def _grant_quickly(self, key: Key, cost: Cost) -> Permit | None:
-        """A permit by the quick way; REFUSED if there is none, None if it is not so simple."""
-        if (
-            self._plain
-            and type(cost) is int
-            and cost == 1
-            and (key is None or type(key) is str)
-            and self._book.calm
-        ):
-            if _ATOMIC:
-                return self._quick(key)
-            with self._book.lock:
-                if self._book.calm:
-                    return self._quick(key)
-        return None
+    def _grant_quickly(self, key: Any, cost: Any) -> Permit | None:
+        """One ledger, cost 1, nobody waiting: a permit, or REFUSED. None for whatever is not so simple."""
+        if not self._plain or type(cost) is not int or cost != 1 or (key is not None and type(key) is not str):
+            return None
+        if _ATOMIC:
+            return self._quick(self._book, key)
+        lock = self._book.lock
+        lock.acquire()
+        try:
+            return self._quick(self._book, key)
+        finally:
+            lock.release()
 
-    def _quick(self, key: str | None) -> Permit | None:
-        """One ledger, cost 1, nobody waiting. The permit is made first: nothing may come between looking and
-        taking.
+    def _quick(self, book: Book, key: str | None) -> Permit | None:
+        """Decide, under the lock or atomically.
 
-        Making and freeing an object costs as much as the decision. So a permit that has nothing to be ended
-        stays known here when it is handed out, and one that was held is left with the book when it is
-        completed; if nothing else refers to it when the next one is needed, it is that one. (Interpreted, a new
-        one is made every time.)
+        The permit is made first: nothing may come between looking and taking. But making and freeing an object
+        costs as much as the decision. So a permit that has nothing to be ended stays known here when it is handed
+        out, and one that was held is left with the book when it is completed; if nothing else refers to it when the
+        next one is needed, it is that one.
         """
-        book = self._book
         permit: Permit
-        if cython.compiled and only_ours(self, book, book.held):  # type: ignore[name-defined] # noqa: F821 - in desk.pxd
+        if cython.compiled:
+            ours = only_ours(self, book, book.held)  # type: ignore[name-defined] # noqa: F821 - in desk.pxd
+        else:
+            ours = getrefcount(book.spare if book.held else self._spare) == 2 and _GIL
+        if ours:
             permit = book.spare if book.held else self._spare  # type: ignore[assignment]
             permit._end = 0
             permit._slot = 0
             permit._key = key
             permit._book = book
         else:
-            permit = new_permit(book.held, book, None, 1, 0, 0, key)
+            permit = new_permit(book.held, book, key)
             if not book.held:
                 self._spare = permit
         now = book.clock.now()
+        # A clock in Python lets others run: only from here on is it certain that nobody waits.
+        if not book.calm:
+            permit._end = 3  # nothing was taken, nothing to abandon
+            return None
         ledger = book.first.lone if key is None else book.quick(key, now)
         if ledger.wait(now, 1) != 0:
-            permit._end = 3  # nothing was taken, nothing to abandon
+            permit._end = 3
             return REFUSED
         permit._mark = ledger.take(now, 1)
         permit._tally = ledger.tally
@@ -245,7 +253,9 @@ class Desk:
         key = next((key for key in ticket.keys if key is not None), None)
         if len(ticket.marks) == 1 and len(ticket.keys) == 1:
             ledger, mark, tally = ticket.marks[0]
-            permit = new_permit(ledger.get_rule().held, book, ledger, ticket.costs[0], mark, now, key)
+            permit = new_permit(ledger.get_rule().held, book, key)
+            permit._ledger = ledger
+            permit._mark = mark
             permit._tally = tally
         else:
             taken = [i for i, cost in enumerate(ticket.costs) if cost and ticket.marks]
@@ -255,8 +265,10 @@ class Desk:
                 for i, (ledger, mark, tally) in marks
             ]
             held = any(claim[1].get_rule().held for claim in claims)
-            permit = new_permit(held, book, None, ticket.costs[0], 0, now, key)
+            permit = new_permit(held, book, key)
             permit._claims = claims
+        permit._cost = ticket.costs[0]
+        permit._granted_at = now
         permit._listener = self._listener
         return permit
 
@@ -320,7 +332,8 @@ class Desk:
         book.denied += 1
         if self._listener is not None:
             self._listener.tell("denied", key, cost)
-        return Denied(key, book.survey(keys, costs), "paused" if book.pauses else "limit")
+        reason = "paused" if book.pauses and book.paused(keys) else "limit"
+        return Denied(key, book.survey(keys, costs), reason)
 
     # -- waiting
     # -------------------------------------------------------------------------------------------------
@@ -365,35 +378,30 @@ class Desk:
             self._listener.tell_wait(permit, ticket)
         return permit
 
-    def _mind_the_loop(self) -> None:
-        if running_loop() is not None and not self._warned_loop:
-            self._warned_loop = True
-            import warnings
-
-            warnings.warn(
-                "a blocking verb of a headway limiter has to wait inside a running event loop and stops all its tasks: "
-                "use `await limiter.acquire_async()` or `async with limiter:`",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-
     def _enter(self, permit: Permit) -> Permit:
         """Remember whose permit it is: `with limiter` is per thread or task, and may be nested."""
         permit._owner = this_thread()
-        permit._task = current_task()
+        permit._task = current_task() if in_context() else 0
         self._entered.append(permit)
         return permit
 
     def _leave(self, error: BaseException | None) -> None:
-        """End the permit that this thread or task entered last."""
+        """End the permit that this thread or task entered last.
+
+        A block may be left in another thread than it was entered in (a generator that a thread pool runs in steps);
+        then the permit that was entered last is taken for its own.
+        """
         entered = self._entered
         owner = this_thread()
         last = len(entered) - 1
         permit = entered[last]
-        if permit._owner != owner or permit._task:
+        if permit._task or permit._owner != owner:
             task = current_task()
-            while permit._owner != owner or permit._task != task:
+            while last >= 0 and (permit._owner != owner or permit._task != task):
                 last -= 1
+                permit = entered[last]
+            if last < 0:
+                last = len(entered) - 1
                 permit = entered[last]
         if last == len(entered) - 1:
             entered.pop()

@@ -36,6 +36,9 @@ class ThreadBell:
         if self.lock.locked():
             self.lock.release()
 
+    def alive(self) -> bool:
+        return True
+
     def rearm(self) -> None:
         self.lock.acquire(blocking=False)
 
@@ -57,6 +60,9 @@ class TaskBell:
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(ring, self.future)
 
+    def alive(self) -> bool:
+        return not self.loop.is_closed()
+
     def rearm(self) -> None:
         if self.future.done():
             self.future = self.loop.create_future()
@@ -65,7 +71,9 @@ class TaskBell:
 def running_loop() -> Any:
     """The event loop that runs in this thread, or None; asyncio is not imported for it."""
     asyncio = sys.modules.get("asyncio")
-    return None if asyncio is None else asyncio._get_running_loop()
+    # Half imported, by another thread, it lacks the function; then no loop runs here either.
+    find = getattr(asyncio, "_get_running_loop", None)
+    return None if find is None else find()
 
 
 def need_loop() -> asyncio.AbstractEventLoop:
@@ -81,10 +89,11 @@ def need_loop() -> asyncio.AbstractEventLoop:
 
 def run(flow: Flow, book: Book, ticket: Ticket) -> None:
     """Run a flow in this thread."""
-    bell = ThreadBell()
-    ticket.bell = bell
     try:
+        ticket.bell = bell = ThreadBell()
         effect = next(flow)
+        if running_loop() is not None:
+            book.tell_blocking()
         while True:
             answer: Any
             if isinstance(effect, Ask):
@@ -104,9 +113,8 @@ def run(flow: Flow, book: Book, ticket: Ticket) -> None:
 
 async def run_async(flow: Flow, book: Book, ticket: Ticket) -> None:
     """Run a flow in this task."""
-    bell = TaskBell(need_loop())
-    ticket.bell = bell
     try:
+        ticket.bell = bell = TaskBell(need_loop())
         effect = next(flow)
         while True:
             answer: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,15 @@ def describe(book: Book) -> str:
 def warn_once(book: Book, what: str, message: str) -> None:
     if what not in book.warned:
         book.warned.add(what)
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        warnings.warn(message, RuntimeWarning, stacklevel=outside())
+
+
+def outside() -> int:
+    """The `stacklevel` for who called headway: compiled functions have no frame, so it cannot be a constant."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headway."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def warn_forked(book: Book) -> None:
@@ -36,9 +45,21 @@ def warn_forked(book: Book) -> None:
     )
 
 
+def warn_blocking(book: Book) -> None:
+    """A thread sleeps in which an event loop runs."""
+    warn_once(
+        book,
+        "block",
+        f"a blocking verb of {describe(book)} has to wait inside a running event loop and stops all its tasks: "
+        "use `await limiter.acquire_async()` or `async with limiter:`",
+    )
+
+
 def check_health(book: Book) -> None:
     """Look at what has ended so far."""
-    if not book.held or book.ended < ENOUGH:
+    # Of other kinds, an abandoned permit is as good as a completed one.
+    windows = [shelf.rule for shelf in book.shelves if isinstance(shelf.rule, WindowRule) and shelf.rule.held]
+    if not windows or book.ended < ENOUGH:
         return
     if book.abandoned * 100 > book.ended:
         warn_once(
@@ -52,16 +73,14 @@ def check_health(book: Book) -> None:
     if completed < ENOUGH:
         return
     mean_ns = book.flight_ns // completed
-    for shelf in book.shelves:
-        rule = shelf.rule
-        if isinstance(rule, WindowRule) and rule.held:
-            per_ns: int = rule.limit.per_ns  # type: ignore[attr-defined]
-            cycle_ns = rule.gap + min(mean_ns, rule.transit)
-            if 10 * per_ns < 9 * cycle_ns:
-                warn_once(
-                    book,
-                    "latency",
-                    f"answers take {mean_ns / 1e9:.3g} s, so {describe(book)} reaches {per_ns / cycle_ns:.0%} of its "
-                    "rate at most: complete permits when the headers are there, give a smaller max_transit, or use a "
-                    "Bucket",
-                )
+    for rule in windows:
+        per_ns: int = rule.limit.per_ns  # type: ignore[attr-defined]
+        cycle_ns = rule.gap + min(mean_ns, rule.transit)
+        if 10 * per_ns < 9 * cycle_ns:
+            warn_once(
+                book,
+                "latency",
+                f"answers take {mean_ns / 1e9:.3g} s, so {describe(book)} reaches {per_ns / cycle_ns:.0%} of its "
+                "rate at most: complete permits when the headers are there, give a smaller max_transit, or use a "
+                "Bucket",
+            )

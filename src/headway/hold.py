@@ -46,8 +46,15 @@ class Hold:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         permit, self._permit = self._permit, None
-        if permit is not None:
+        if permit is None:
+            return
+        try:
             permit.finish(error, self._answered, self._not_sent)
+        except BaseException:
+            # What the error proves was asked of a function that failed itself: nobody knows.
+            if permit.ended is None:
+                permit.abandon()
+            raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.__exit__(kind, error, trace)

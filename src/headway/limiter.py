@@ -20,8 +20,8 @@ from headway.core.remote import Remote
 from headway.core.rules import rules_of
 from headway.desk import Cost, Desk, Key, Timeout, timeout_to_ns
 from headway.engines.memory import Book, open_book
-from headway.errors import InvalidArgument, LimitMismatch, NotPromised, RateLimited
-from headway.health import check_health, warn_forked
+from headway.errors import InvalidArgument, InvalidKey, LimitMismatch, NotPromised, RateLimited
+from headway.health import check_health, warn_blocking, warn_forked
 from headway.hold import Hold
 from headway.status import Stats, Status, status_of
 
@@ -66,8 +66,10 @@ class Listener:
         self._tell(Event(kind, self._name, key, cost, seconds))
 
     def tell_wait(self, permit: Permit, ticket: Ticket) -> None:
-        waited = (self._clock.now() - ticket.since) / 1e9
-        self.tell("waited", permit.key, permit.cost, waited)
+        if ticket.bell is None:
+            self.tell("granted", permit.key, permit.cost)
+        else:
+            self.tell("waited", permit.key, permit.cost, (self._clock.now() - ticket.since) / 1e9)
 
     def tell_end(self, permit: Permit, kind: str) -> None:
         names = {"complete": "completed", "cancel": "cancelled", "abandon": "abandoned"}
@@ -122,9 +124,13 @@ class Limiter(Desk):
         self._limits = _metrics(limit, self._remote)
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
-        if overrides is not None and not callable(overrides):
-            for key in overrides:
-                self._checked_override(key, overrides[key], source)
+        if isinstance(overrides, Mapping):
+            for key, own in overrides.items():
+                if type(key) is not str:
+                    raise InvalidKey(key)
+                self._checked_override(key, own, source)
+        elif overrides is not None and not callable(overrides):
+            raise InvalidArgument("overrides", overrides, "a mapping from keys to limits, or a function of the key")
         book = open_book(name, source, start_full=start == "full")
         self._install(book, source)
         listener = None if on_event is None else Listener(on_event, name, source)
@@ -142,6 +148,7 @@ class Limiter(Desk):
             book.metrics = [name or None for name in names]
             book.furnish(rules, choosers)
             book.on_fork = warn_forked
+            book.on_block = warn_blocking
             book.health = check_health
         else:
             self._compare(book, rules, names)
@@ -262,6 +269,8 @@ class Limiter(Desk):
             raise self._limited(key, cost, "limit", ...)
         permit = self.permit_for(ticket)
         permit.promise(slot)
+        if self._listener is not None:
+            self._listener.tell("granted", key, cost)
         return permit
 
     def peek(self, key: Key = None, *, cost: Cost = 1) -> Status:

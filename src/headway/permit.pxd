@@ -29,6 +29,4 @@ cdef class HeldPermit(Permit):
 
 
 @cython.locals(permit=Permit)
-cdef Permit new_permit(
-    bint held, Book book, Ledger ledger, long long cost, long long mark, long long now, object key
-)
+cdef Permit new_permit(bint held, Book book, object key)

@@ -47,6 +47,11 @@ class Permit:
     (0, 'complete')
     """
 
+    __slots__ = (
+        "_book", "_claims", "_cost", "_end", "_granted_at", "_held", "_key", "_ledger", "_listener", "_mark", "_owner",
+        "_slot", "_tally", "_task",
+    )  # fmt: skip
+
     @property
     def key(self) -> str | None:
         """The key it was taken for."""
@@ -272,8 +277,10 @@ class Permit:
         now = self._book.clock.now()
         if now < self._slot:
             return False
-        if self._claims is None and self._ledger is not None:
-            self._slot = now + self._ledger.use(now, self._mark)
+        claims = (
+            [(self._ledger, self._mark)] if self._claims is None else [(c[1], c[3]) for c in self._claims]
+        )
+        self._slot = now + max(ledger.use(now, mark) for ledger, mark in claims if ledger is not None)
         if self._slot <= now:
             self._slot = 0
             return True
@@ -282,6 +289,8 @@ class Permit:
 
 class HeldPermit(Permit):
     """A permit that somebody waits for: dropped without an end it is abandoned, with a warning."""
+
+    __slots__ = ()
 
     def __del__(self) -> None:
         if self._end:
@@ -305,31 +314,18 @@ class HeldPermit(Permit):
         )
 
 
-def new_permit(
-    held: bool, book: Book, ledger: Ledger | None, cost: int, mark: int, now: int, key: str | None
-) -> Permit:
-    """A permit for one ledger; a constructor with arguments would be the slowest part of a decision."""
+def new_permit(held: bool, book: Book, key: str | None) -> Permit:
+    """A permit to be filled; a constructor with arguments would be the slowest part of a decision."""
     permit: Permit
-    if held:
-        permit = HeldPermit.__new__(HeldPermit)
+    if cython.compiled:
+        # Its fields are 0 and None by themselves.
+        permit = HeldPermit.__new__(HeldPermit) if held else Permit.__new__(Permit)
     else:
-        permit = Permit.__new__(Permit)
+        permit = HeldPermit() if held else Permit()
+        permit._claims = permit._ledger = permit._listener = None
+        permit._end = permit._mark = permit._owner = permit._slot = permit._tally = permit._task = 0
     permit._book = book
-    permit._cost = cost
-    permit._granted_at = now
-    permit._held = held
     permit._key = key
-    permit._ledger = ledger
-    permit._mark = mark
+    permit._cost = 1
+    permit._held = held
     return permit
-
-
-if not cython.compiled:
-    # What every permit begins with; compiled, a field that was not set is 0 or None anyway.
-    Permit._claims = None
-    Permit._end = 0
-    Permit._listener = None
-    Permit._owner = 0
-    Permit._slot = 0
-    Permit._tally = 0
-    Permit._task = 0

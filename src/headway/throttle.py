@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from datetime import timedelta
 from types import EllipsisType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from headway.calls import Bracket, ThrottledFunction
 from headway.core.remote import Remote
+from headway.desk import timeout_to_ns
 from headway.errors import InvalidArgument, RateLimited
 from headway.limiter import Limiter, Limits
 from headway.outcome import Proof, check_proof
@@ -23,8 +24,9 @@ from headway.outcome import Proof, check_proof
 _F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_G = TypeVar("_G", bound=Generator[Any, Any, Any] | AsyncGenerator[Any, Any])
 
-KeyOf = str | Callable[..., str | int]
+KeyOf = str | Callable[..., str | int | Mapping[str, str]]
 CostOf = int | Callable[..., Any] | dict[str, int]
 
 
@@ -35,12 +37,14 @@ class Throttling(Protocol):
 
 
 class Skipping(Protocol):
-    """A decorator after which a call may also return None."""
+    """A decorator after which a call may also return None; a generator is then empty instead."""
 
     @overload
     def __call__(
         self, function: Callable[_P, Coroutine[Any, Any, _R]], /
     ) -> Callable[_P, Coroutine[Any, Any, _R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[_P, _G], /) -> Callable[_P, _G]: ...
     @overload
     def __call__(self, function: Callable[_P, _R], /) -> Callable[_P, _R | None]: ...
 
@@ -112,6 +116,10 @@ def throttle(
         limiter = Limiter(limit, remote=remote, **limiter_options)
     check_proof("answered", answered)
     check_proof("not_sent", not_sent)
+    if timeout is not ...:
+        timeout_to_ns(timeout)
+    if not callable(cost):
+        limiter._costs(cost, limiter._book.metrics)
     bracket = Bracket(limiter, _checked(key, cost, settle), timeout, on_limit == "skip", answered, not_sent)
     return functools.partial(_decorate, bracket)
 
@@ -129,17 +137,22 @@ def _decorate(bracket: Bracket, function: Any) -> Any:
         raise TypeError(f"put @throttle below @{type(function).__name__}: it decorates the function itself")
     if not callable(function):
         raise TypeError(f"@throttle decorates functions, not {type(function).__name__}")
-    if inspect.isasyncgenfunction(function):
+    if _is(inspect.isasyncgenfunction, function):
         wrapper: Any = _async_generator(bracket, function)
-    elif inspect.iscoroutinefunction(function):
+    elif _is(inspect.iscoroutinefunction, function):
         wrapper = _coroutine(bracket, function)
-    elif inspect.isgeneratorfunction(function):
+    elif _is(inspect.isgeneratorfunction, function):
         wrapper = _generator(bracket, function)
     else:
         wrapper = ThrottledFunction(bracket, function)
     functools.update_wrapper(wrapper, function)
     wrapper.limiter = bracket.limiter
     return wrapper
+
+
+def _is(kind: Callable[[Any], bool], function: Any) -> bool:
+    """Whether a call is of this kind; of an object, its class says so."""
+    return kind(function) or kind(type(function).__call__)
 
 
 def _coroutine(bracket: Bracket, function: Callable[..., Any]) -> Any:
@@ -188,8 +201,8 @@ def _async_generator(bracket: Bracket, function: Callable[..., Any]) -> Any:
             if bracket.skip:
                 return
             raise
-        inner = function(*args, **kwargs)
         try:
+            inner = function(*args, **kwargs)
             # An async generator has no `yield from`; what is sent or thrown in is handed on by hand.
             sent, thrown = None, None
             while True:

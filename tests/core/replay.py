@@ -6,11 +6,11 @@ python -m core.replay prints {"compiled": ..., "traces": {name: [checksum after 
 from __future__ import annotations
 
 import json
-import random
 import sys
 import zlib
+from random import Random
 
-from core.traces import VERBS, Command, Desk, look, rule_of
+from core.traces import VERBS, Command, Desk, look, random_commands, rule_of
 from headway.clock import compiled
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.remote import Remote
@@ -86,10 +86,10 @@ def step(desk: Desk, command: Command) -> int:
     return zlib.crc32(repr((desk.log, look(desk), desk.ledger.state())).encode())
 
 
-def commands_of(seed: int, most: int = COMMANDS) -> list[Command]:
-    dice = random.Random(seed)
+def commands_of(seed: int) -> list[Command]:
     verbs = (*VERBS, "adopt", "exhaust", "copy")
-    return [(dice.choice(verbs), dice.randrange(HUGE), dice.randrange(HUGE + 1)) for _ in range(most)]
+    commands: list[Command] = random_commands(Random(seed), COMMANDS, verbs, HUGE + 1)
+    return commands
 
 
 def replay(name: str, seed: int) -> list[int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 
 from core.strategies import BUCKETS, COMMANDS, traced
-from core.traces import Desk, Grant, rule_of
+from core.traces import Desk, Grant, random_commands, rule_of
 from headway.core.limits import Bucket
 from headway.errors import InvalidArgument
 
@@ -41,6 +42,33 @@ def test_never_above_its_promise(case, commands) -> None:
     assert_promise(limit, Desk(rule_of(limit).open(), unit).play(commands).grants)
 
 
+def small_bucket(dice: Random) -> Bucket:
+    return Bucket((dice.randint(1, 7), f"{dice.randint(1, 30)}ns"), burst=dice.randint(1, 5))
+
+
+GIVING_BACK = ("pass", "nap", "take", "reserve", "reserve", "cancel", "cancel", "settle")
+
+
+@pytest.mark.parametrize("size", [7, 10, 20])
+def test_never_above_its_promise_in_many_traces(size) -> None:
+    """What is given back too generously shows in one trace of a thousand: more of them, and shorter ones."""
+    dice = Random(size)
+    for _ in range(6_000):
+        limit = small_bucket(dice)
+        desk = Desk(rule_of(limit).open()).play(random_commands(dice, size, GIVING_BACK))
+        assert_promise(limit, desk.grants)
+
+
+def test_a_new_rate_holds_in_many_traces() -> None:
+    dice = Random(0)
+    for _ in range(6_000):
+        desk = Desk(rule_of(small_bucket(dice)).open()).play(random_commands(dice, 6, GIVING_BACK))
+        known = len(desk.grants)
+        limit = small_bucket(dice)
+        desk.ledger.adopt(rule_of(limit), desk.now)
+        assert_promise(limit, desk.play(random_commands(dice, 10, GIVING_BACK)).grants[known:])
+
+
 @settings(traced)
 @given(BUCKETS, COMMANDS, BUCKETS, COMMANDS)
 def test_a_new_rate_holds_from_its_first_moment(case, before, other, after) -> None:
@@ -60,6 +88,14 @@ def test_a_new_rate_forgives_nothing(case, other) -> None:
     # Either way `old.burst` permits are owed; the new rate earns them, and the new burst is what may be owed at most.
     owed = max(0, old.burst + 1 - new.burst)
     assert abs(ledger.wait(100, 1) - owed * new.per_ns / new.count) <= 2
+
+
+def test_a_new_rate_keeps_clear_of_slots_that_were_promised() -> None:
+    ledger = rule_of(Bucket("1/s")).open()
+    for _ in range(4):
+        ledger.take(ledger.slot(0, 1), 1)  # at 0, 1, 2 and 3 s
+    ledger.adopt(rule_of(Bucket("10/s", burst=5)), 0)
+    assert ledger.slot(0, 1) > 3 * S + S // 10
 
 
 def test_a_pause_at_rate_zero_forgives_nothing() -> None:
@@ -109,6 +145,15 @@ def test_a_refund_is_what_the_permit_still_weighs() -> None:
     mark, tally = ledger.take(S, 1), ledger.tally
     ledger.cancel(9 * S, 1, mark, tally)
     assert ledger.remaining(9 * S) == 4
+
+
+def test_cancels_from_the_end_leave_no_trace() -> None:
+    ledger = rule_of(Bucket("3/s", burst=2)).open()
+    first, second = [(ledger.take(0, 1), ledger.tally) for _ in range(2)]
+    ledger.cancel(1, 1, *second)
+    assert ledger.remaining(1) == 1
+    ledger.cancel(2, 1, *first)
+    assert ledger.remaining(2) == 2
 
 
 def test_a_cancelled_slot_gives_back_only_what_nobody_reserved_after_it() -> None:

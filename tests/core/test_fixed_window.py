@@ -95,6 +95,7 @@ def test_a_cancel_is_worth_nothing_in_another_window() -> None:
     ledger = rule_of(FixedWindow(3, per="day")).open()
     mark, tally = ledger.take(22 * HOUR, 3), ledger.tally
     ledger.adopt(rule_of(FixedWindow(3, per="hour")), 22 * HOUR)
+    assert (ledger.remaining(22 * HOUR), ledger.reset_after(22 * HOUR)) == (0, HOUR)
     ledger.take(23 * HOUR, 3)  # this window ends with the day, as the first one did
     ledger.cancel(23 * HOUR, 3, mark, tally)
     assert ledger.remaining(23 * HOUR) == 0

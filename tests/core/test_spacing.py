@@ -82,6 +82,7 @@ def test_a_late_holder_pushes_the_next_one() -> None:
     first, second = (ledger.take(ledger.slot(0, 1), 1) for _ in range(2))
     assert ledger.use(S, first) == 0  # it had its slot at 0
     assert ledger.use(second, second) == S
+    assert ledger.use(7 * S - 1, second) == 1
     assert ledger.use(7 * S, second) == 0
     assert ledger.wait(7 * S, 1) == 6 * S
 

@@ -185,6 +185,14 @@ def test_a_debt_is_paid_before_the_next_grant() -> None:
     assert [ledger.wait(S, cost) for cost in (1, 2, 3)] == [S, S, S]
 
 
+def test_exhaust_keeps_a_debt() -> None:
+    ledger = rule_of(Window(2, per=1)).open()
+    mark = ledger.take(0, 2)
+    ledger.settle(S // 2, 2, mark, ledger.tally, 4)
+    ledger.exhaust(S // 2)
+    assert ledger.wait(S // 2, 1) == S
+
+
 def test_a_cancel_finds_its_own_permit_under_another_limit() -> None:
     ledger = rule_of(Window(2, per="100ns")).open()
     first, tally = ledger.take(0, 1), ledger.tally

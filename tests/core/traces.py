@@ -7,8 +7,9 @@ x-th of those that are open. So every list of tuples is a valid trace, hypothesi
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from headway.core.ledger import FOREVER, Ledger, Rule
 from headway.core.limits import Limit
@@ -162,6 +163,12 @@ class Desk:
         grant = out[x % len(out)]
         grant.end, grant.ended, grant.end_turn = how, self.now, self.turn
         return grant
+
+
+def random_commands(
+    dice: Random, size: int, verbs: Sequence[str] = VERBS, top: int = 1 << 16
+) -> list[Command]:
+    return [(dice.choice(verbs), dice.randrange(top), dice.randrange(top)) for _ in range(size)]
 
 
 def look(desk: Desk) -> tuple[int, ...]:

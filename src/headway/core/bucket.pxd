@@ -13,10 +13,10 @@ cdef class BucketLedger(Ledger):
     cdef readonly BucketRule rule
     cdef readonly long long tat, part, latest
 
-    @cython.locals(rule=BucketRule, tat=cython.longlong, part=cython.longlong, over=cython.longlong)
+    @cython.locals(rule=BucketRule, ahead=cython.longlong, part=cython.longlong, over=cython.longlong)
     cpdef long long wait(self, long long now, long long cost)
 
-    @cython.locals(rule=BucketRule, part=cython.longlong)
+    @cython.locals(rule=BucketRule, tat=cython.longlong, part=cython.longlong)
     cpdef long long take(self, long long at, long long cost)
 
     @cython.locals(

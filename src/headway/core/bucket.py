@@ -87,14 +87,13 @@ class BucketLedger(Ledger):
         rule = self.rule
         if cost > rule.capacity:
             return FOREVER
-        if self.tat >= now:
-            tat = self.tat
-            part = self.part + cost * rule.part
-        else:
-            tat = now
-            part = cost * rule.part
-        over = tat + cost * rule.whole - now - rule.room_ns
+        ahead = self.tat - now
+        part = self.part
+        if ahead < 0:
+            ahead = part = 0
+        over = ahead + cost * rule.whole - rule.room_ns
         if rule.parts > 1:
+            part += cost * rule.part
             over += part // rule.parts
             if part % rule.parts > rule.room_part:
                 over += 1
@@ -102,19 +101,21 @@ class BucketLedger(Ledger):
 
     def take(self, at: int, cost: int) -> int:
         rule = self.rule
+        tat = self.tat
         # The first whole nanosecond after tat is on time: the fraction is kept, or 3/s would lose 2/3 ns with
         # each grant.
-        if self.tat < at and (self.part == 0 or self.tat + 1 < at):
-            self.tat = at
+        if tat < at and (self.part == 0 or tat + 1 < at):
+            tat = at
             self.part = 0
-        self.tat += cost * rule.whole
+        tat += cost * rule.whole
         if rule.parts > 1:
             part = self.part + cost * rule.part
-            self.tat += part // rule.parts
+            tat += part // rule.parts
             self.part = part % rule.parts
-        if at > self.latest and at > self.tat - rule.room_ns + 1:
+        self.tat = tat
+        if at > self.latest and at > tat - rule.room_ns + 1:
             self.latest = at
-        return self.tat
+        return tat
 
     def slot(self, now: int, cost: int) -> int:
         wait = self.wait(now, cost)

@@ -32,6 +32,9 @@ class Bell(Protocol):
 
     def ring(self) -> None: ...
 
+    def alive(self) -> bool:
+        """Whether anybody can still hear it: an event loop may be closed with waiters in it."""
+
 
 class Ticket:
     """A place in line: what is wanted, and how to wake who wants it."""

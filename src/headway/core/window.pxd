@@ -17,6 +17,7 @@ cdef class WindowLedger(Ledger):
     @cython.locals(out=Runs, cooling=Runs, due=cython.longlong)
     cdef void advance(self, long long now)
 
+    @cython.locals(at=cython.longlong)
     cdef long long cool(self, long long completed, long long count)
 
     @cython.locals(at=cython.longlong)

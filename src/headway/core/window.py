@@ -97,7 +97,11 @@ class WindowLedger(Ledger):
             self.free += cooling.pop()
 
     def cool(self, completed: int, count: int) -> int:
-        return self.cooling.add(self.usable(completed), count)
+        at = completed + self.rule.gap
+        # A time that the last run covers is rounded up to it; only a new run needs a place on the grid.
+        if self.cooling.size == 0 or self.cooling.last_time() < at:
+            at = self.usable(completed)
+        return self.cooling.add(at, count)
 
     def usable(self, completed: int) -> int:
         at = completed + self.rule.gap
@@ -134,11 +138,10 @@ class WindowLedger(Ledger):
         return cost - self.free <= self.cooling.total
 
     def take(self, at: int, cost: int) -> int:
-        self.advance(at)
         self.free -= cost
         if self.out is None:
             return -self.cool(at, cost)
-        if self.rule.out_grid > 1:
+        if self.rule.out_grid > 1 and (self.out.size == 0 or self.out.last_time() < at):
             at = -(-at // self.rule.out_grid) * self.rule.out_grid
         return self.out.add(at, cost)
 

@@ -4,9 +4,10 @@ Run in a process of its own, on a loopback port that it prints:
 
     python -m headway.demo.api COUNT PER_NS LATENCY_NS SEED
 
-It answers 200, or 429 with `Retry-After` to whoever is too fast, and `/report` tells how many that were. Its clock is what
-clocks of other machines are: coarse, and a little slow. Requests reach it late and answers come back late, by times that
-are never the same. It ends with the process that started it: when its standard input is closed, whatever the reason.
+It answers 200, or 429 with `Retry-After` to whoever is too fast, and `/report` tells how many that were. Its clock is
+what clocks of other machines are: coarse, and a little slow. Requests reach it late and answers come back late, by
+times that are never the same. It ends with the process that started it: when its standard input is
+closed, whatever the reason.
 """
 
 from __future__ import annotations
@@ -138,15 +139,18 @@ def response(status: str, body: str, headers: str = "") -> bytes:
 
 def end_with_parent() -> None:
     """Wait until standard input is closed, then leave at once: there is nothing to save."""
-    sys.stdin.buffer.read()
+    while os.read(0, 1024):  # not sys.stdin, whose lock a thread must not hold when Python ends
+        pass
     os._exit(0)
 
 
 async def run(api: Api) -> None:
     """Serve on a free port of the loopback interface, and print it."""
     server = await asyncio.start_server(api.serve, "127.0.0.1", 0)
-    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
-    sys.stdout.flush()
+    try:
+        os.write(1, b"%d\n" % server.sockets[0].getsockname()[1])
+    except BrokenPipeError:
+        os._exit(0)  # nobody waits for it any more
     await server.serve_forever()
 
 

@@ -76,7 +76,9 @@ class Crowd:
             for connection in connections:
                 connection.close()
 
-    async def _look_on(self, connection: Connection, workers: list[asyncio.Task[None]], seconds: float) -> None:
+    async def _look_on(
+        self, connection: Connection, workers: list[asyncio.Task[None]], seconds: float
+    ) -> None:
         while (left := seconds - self._now()) > 0:
             self.report = await connection.report()
             self.elapsed = self._now()

@@ -49,8 +49,8 @@ class ApiProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._process:  # closes its standard input, which ends it, and waits for it
-            pass
+        with self._process:  # closes the pipes and waits for it
+            self._process.kill()
 
 
 @dataclass(frozen=True, slots=True)

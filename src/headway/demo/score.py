@@ -1,9 +1,9 @@
 """The figures of a crowd: how much got through, how long it waited, how near it came to what can be proved.
 
-The ceiling. A permit is out while its call is (`latency`) and rests until the remote has certainly forgotten it (`gap`), so
-n permits make at most n / (gap + latency) calls a second. How much of that was used is asked of the permits: the share of
-their time in which they were out or resting. Calls divided by seconds would say the same of a long run only, because the
-first n calls go at once.
+The ceiling: a permit is out while its call is (`latency`), and rests until the remote has certainly forgotten it
+(`gap`), so n permits make at most n / (gap + latency) calls a second. How much of that was used is asked of the
+permits: the share of their time in which they were out or resting. Calls divided by seconds would say the same of a
+long run only, because the first n calls go at once.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ class Score:
         self.gap = gap_ns(limit.per_ns, limit.remote or Remote(), resolution_ns, clock.drift_ppm) / 1e9
         self.latency = sum(visit.done - visit.sent for visit in visits) / len(visits) if visits else 0.0
         self.ceiling = limit.count / (self.gap + self.latency)
-        self.use = busy(visits, self.gap, self.elapsed) / (limit.count * self.elapsed) if self.elapsed else 0.0
-        self.rate = rate([visit.done for visit in visits if not visit.refused], self.elapsed, self.gap + self.latency)
+        self.use = (
+            busy(visits, self.gap, self.elapsed) / (limit.count * self.elapsed) if self.elapsed else 0.0
+        )
+        self.rate = rate(
+            [visit.done for visit in visits if not visit.refused], self.elapsed, self.gap + self.latency
+        )
         waits = sorted(visit.sent - visit.asked for visit in visits)
         self.wait_p50, self.wait_p99 = quantile(waits, 0.50), quantile(waits, 0.99)
 

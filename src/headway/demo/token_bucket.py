@@ -15,8 +15,8 @@ _R = TypeVar("_R")
 class TokenBucket:
     """`rate` tokens a second flow in, `burst` fit in; every call takes one, and waits for it if it must.
 
-    It is right about the average and about nothing else: a full bucket lets `burst + rate` through in a second, and calls
-    that leave evenly do not arrive so.
+    It is right about the average and about nothing else: a full bucket lets `burst + rate` through in a second, and
+    calls that leave evenly do not arrive so.
     """
 
     def __init__(self, rate: float, burst: int) -> None:

@@ -24,7 +24,7 @@ def open_book(name: str | None, clock: Clock, *, start_full: bool) -> Book:
     if name is None:
         return Book(None, clock, start_full)
     place = (name, id(clock))
-    if place not in _named:
+    if place not in _named or _named[place].closed:
         _named[place] = Book(name, clock, start_full)
     return _named[place]
 

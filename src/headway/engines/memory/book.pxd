@@ -13,7 +13,7 @@ cdef class Book:
     cdef public Shelf first
     cdef public list shelves, metrics
     cdef public dict lines, pauses
-    cdef public object lock, box, promised, on_fork, health, spare, warned
+    cdef public object lock, box, promised, on_fork, on_block, health, spare, warned
     cdef public long long numbers, resumed, waiting, depth
     cdef public long long granted, denied, ended, cancelled, abandoned, flight_ns
 
@@ -28,10 +28,13 @@ cdef class Book:
     cdef bint _decide(self, Ticket ticket, bint stand)
 
     @cython.locals(
-        wall=cython.longlong, at=cython.longlong, cost=cython.longlong, sure=cython.longlong, index=cython.Py_ssize_t,
-        shelf=Shelf, ledger=Ledger, rule=Rule, line=Line,
+        wall=cython.longlong, at=cython.longlong, cost=cython.longlong, sure=cython.longlong, resume=cython.longlong,
+        index=cython.Py_ssize_t, shelf=Shelf, ledger=Ledger, rule=Rule, line=Line,
     )
     cdef list _weigh(self, Ticket ticket, bint stand, long long now, list claims)
+
+    @cython.locals(head=Ticket)
+    cdef bint _behind(self, Line line, Ticket ticket)
 
     cdef _hint(self, Ticket ticket, Line line, Ledger ledger, long long at, long long now)
 

@@ -79,9 +79,10 @@ class Book:
         self.abandoned = 0
         self.flight_ns = 0
         self.metrics: list[str | None] = []
-        # Told about a fork and about health, with the book: functions that hold no limiter, so that books make
+        # Told about a fork, a blocked loop and health, with the book: functions that hold no limiter, so that books make
         # no cycles.
         self.on_fork: Callable[[Book], None] | None = None
+        self.on_block: Callable[[Book], None] | None = None
         self.health: Callable[[Book], None] | None = None
         self.spare: Any = None
         self.warned: set[str] = set()
@@ -204,10 +205,9 @@ class Book:
         Sets `ticket.ready`, when to ask again; None for when the bell rings.
         """
         wall = self.clock.wall() if self.walled else 0
-        ready: int | None = self.resume_time(ticket.keys, now)
-        holding: list[int] = []
-        if self.pauses and ready != now:
-            holding.append(0)
+        resume = self.resume_time(ticket.keys, now)
+        ready: int | None = resume
+        holding: list[int] = [0] if resume > now else []
         for index, shelf in enumerate(self.shelves):
             cost = ticket.costs[index]
             if cost == 0:
@@ -217,14 +217,14 @@ class Book:
                 shelf.sweep(now, wall)
             ledger = shelf.find(key)
             rule = ledger.get_rule()
-            at = wall if rule.walled else now
-            line = self.lines.get((index, key))
-            if line is not None and line.head().number < ticket.number:
-                holding.append(index)
-                ready = self._hint(ticket, line, ledger, at, now) if stand else None
-                continue
             if stand and cost > rule.capacity:
                 raise self.refusal(ticket.keys)
+            at = wall if rule.walled else now
+            line = self.lines.get((index, key))
+            if line is not None and self._behind(line, ticket):
+                holding.append(index)
+                ready = self._hint(ticket, line, ledger, at + resume - now, resume) if stand else None
+                continue
             if ledger.wait(at, cost) == 0:
                 claims.append((index, ledger, at))
                 continue
@@ -236,6 +236,17 @@ class Book:
                 ready = max(ready, now + sure)
         ticket.ready = ready
         return holding
+
+    def _behind(self, line: Line, ticket: Ticket) -> bool:
+        """Whether somebody who can still be woken is before the ticket."""
+        while line.tickets:
+            head = line.head()
+            if head.number >= ticket.number:
+                return False
+            if head.bell is None or head.bell.alive():
+                return True
+            self._step_out(head)
+        return False
 
     def _hint(self, ticket: Ticket, line: Line, ledger: Ledger, at: int, now: int) -> int | None:
         """When a ticket behind others will be due if nobody gives up, so that it can wake without being called.
@@ -266,11 +277,11 @@ class Book:
     def _stand(self, ticket: Ticket, indexes: list[int]) -> None:
         """Stand in the lines of what holds the ticket up, and in no other."""
         wanted = {(index, ticket.keys[index]) for index in indexes}
+        if not ticket.lines:
+            self.waiting += 1
         for line in list(ticket.lines):
             if (line.index, ticket.keys[line.index]) not in wanted:
                 self._leave_line(line, ticket)
-        if not ticket.lines:
-            self.waiting += 1
         for place in sorted(wanted, key=lambda place: place[0]):
             line = self.lines.get(place) or Line(place[0])
             self.lines[place] = line
@@ -379,8 +390,12 @@ class Book:
             self.waiting -= 1
 
     def _ring(self, ticket: Ticket) -> None:
-        if ticket.bell is not None:
+        if ticket.bell is None:
+            return
+        if ticket.bell.alive():
             ticket.bell.ring()
+        else:
+            self._step_out(ticket)
 
     def call_head(self, index: int, key: str | None) -> None:
         """Something came back to this ledger: let the head of its line look again."""
@@ -442,10 +457,21 @@ class Book:
             until = max(until, self.pauses.get(key, now))
         return until
 
+    def paused(self, keys: tuple[str | None, ...]) -> bool:
+        """Whether a pause holds any of these keys up."""
+        self.enter()
+        try:
+            now = self.clock.now()
+            return self.resume_time(keys, now) > now
+        finally:
+            self.leave()
+
     def pause(self, key: str | None, duration_ns: int) -> None:
         """Nobody is granted anything for so long; 0 lifts it."""
         self.enter()
         try:
+            if self.closed:
+                raise Closed(self.name)
             now = self.clock.now()
             if duration_ns > 0:
                 self.pauses[key] = now + duration_ns
@@ -473,6 +499,8 @@ class Book:
     def reset(self, keys: tuple[str | None, ...]) -> None:
         self.enter()
         try:
+            if self.closed:
+                raise Closed(self.name)
             for shelf, key in zip(self.shelves, keys, strict=True):
                 shelf.forget(key)
             self.pauses.pop(keys[0], None)
@@ -490,6 +518,10 @@ class Book:
             self.held = any(rule.held for rule in rules)
             self.resumed = now
             self.call_heads()
+            for line in self.lines.values():
+                for ticket in line.tickets.values():
+                    if ticket.costs[line.index] > rules[line.index].capacity:
+                        self._ring(ticket)  # to hear that its turn never comes
         finally:
             self.leave()
 
@@ -502,6 +534,8 @@ class Book:
         """What each rule says of a request, behind all who wait: limit, remaining, wait, reset, waiting, out, exact."""
         self.enter()
         try:
+            if self.closed:
+                raise Closed(self.name)
             now = self.clock.now()
             wall = self.clock.wall() if self.walled else 0
             resume = self.resume_time(keys, now) - now
@@ -522,7 +556,7 @@ class Book:
                     (
                         rule.limit,
                         0 if resume else remaining,
-                        max(wait, resume),
+                        0 if disabled else max(wait, resume),
                         ledger.reset_after(at),
                         0 if line is None else len(line),
                         ledger.in_flight(at),
@@ -543,6 +577,11 @@ class Book:
         """Asked for now and then, as permits end: let the front end warn about what it sees."""
         if self.health is not None:
             self.health(self)
+
+    def tell_blocking(self) -> None:
+        """A thread in which an event loop runs is about to sleep."""
+        if self.on_block is not None:
+            self.on_block(self)
 
     def _forked_notice(self) -> None:
         self.forked = False

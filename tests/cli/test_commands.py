@@ -1,0 +1,90 @@
+"""The command line around the demo: help, version, explanations, and what is said when something is missing."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from headway.cli.app import app
+
+
+def headway(*args):
+    return CliRunner().invoke(app, list(args))
+
+
+def test_help_lists_the_commands():
+    result = headway("--help")
+    assert result.exit_code == 0
+    assert "demo" in result.output
+    assert "explain" in result.output
+
+
+def test_help_of_the_demo_lists_its_options():
+    result = headway("demo", "--help")
+    assert result.exit_code == 0
+    for option in ("--seconds", "--limit", "--workers", "--latency", "--burst", "--seed"):
+        assert option in result.output
+
+
+def test_version():
+    result = headway("--version")
+    assert result.exit_code == 0
+    assert result.output.startswith("headway 0.")
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("100/minute", "Never more than 100 in any 1 minute"),
+        ("1/6s", "It may go at once"),
+        ("100/s burst 20", "So up to 120 pass in 1 s"),
+        ("1 every 6s", "One, then none for 6 s"),
+        ("10000/day aligned", "10000 per day of the calendar (UTC)"),
+        ("5/month aligned Europe/Berlin", "5 per month of the calendar (Europe/Berlin)"),
+        ("5 concurrent", "At most 5 at the same time"),
+        ("0/s", "Admits nothing"),
+        ("10/s; 5 concurrent", "All 2 of these"),
+    ],
+)
+def test_explain(limit, words):
+    result = headway("explain", limit)
+    assert result.exit_code == 0
+    assert words in result.output
+
+
+def test_explain_takes_words_without_quotes():
+    assert headway("explain", "100", "per", "90s").output == headway("explain", "100 per 90s").output
+
+
+def test_explain_points_at_the_mistake():
+    result = headway("explain", "5/minuts")
+    assert result.exit_code == 2
+    assert "did you mean 'minutes'?" in result.stderr
+    assert "\n    5/minuts\n      ^\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--limit", "20/foo", "unknown unit 'foo'"),
+        ("--limit", "20/s burst 4", "counts in a window"),
+        ("--limit", "0/s", "counts in a window"),
+        ("--latency", "5", "a unit is missing"),
+        ("--workers", "0", "greater than or equal to 1"),
+    ],
+)
+def test_wrong_options_of_the_demo(option, value, message):
+    result = headway("demo", option, value)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_it_says_what_to_install(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from headway.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"headway: the command line needs {missing}; install it with: pip install 'headway[cli]'\n"
+    )

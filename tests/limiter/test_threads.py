@@ -1,0 +1,277 @@
+"""Threads, event loops and Ctrl-C on one limiter: nobody is forgotten, nothing is lost."""
+
+import asyncio
+import random
+import threading
+import time
+import warnings
+from itertools import pairwise
+
+import pytest
+
+from headway import Limiter, RateLimited
+from headway.clock import Clock
+from headway.testing import ManualClock, run, virtual_time
+
+pytestmark = pytest.mark.both_forms
+
+SECOND = 10**9
+PATIENCE = 60
+"""Real seconds after which a thread counts as forgotten."""
+
+
+def start(*targets):
+    threads = [threading.Thread(target=target, daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def join(threads):
+    end = time.monotonic() + PATIENCE
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    assert not [thread for thread in threads if thread.is_alive()], "somebody was not woken"
+
+
+class Work:
+    """Calls of one limiter from threads and tasks; counts what they got, and how many were inside at once."""
+
+    def __init__(self, limiter, rounds, seed):
+        self.limiter, self.rounds, self.seed = limiter, rounds, seed
+        self.lock = threading.Lock()
+        self.inside = self.most = self.granted = self.given_up = 0
+
+    def enter(self, cost):
+        with self.lock:
+            self.granted += 1
+            self.inside += cost
+            self.most = max(self.most, self.inside)
+
+    def leave(self, permit, cost, dice):
+        with self.lock:
+            self.inside -= cost
+        dice.choice((permit.complete, permit.complete, permit.cancel, permit.abandon))()
+
+    def give_up(self):
+        with self.lock:
+            self.given_up += 1
+
+    def thread(self, number):
+        dice = random.Random(self.seed * 100 + number)
+        for _ in range(self.rounds):
+            cost = dice.randint(1, 3)
+            try:
+                permit = self.limiter.acquire(cost=cost, timeout=dice.choice((None, None, 0.001)))
+            except RateLimited:
+                self.give_up()
+                continue
+            self.enter(cost)
+            if dice.random() < 0.2:
+                time.sleep(0.0001)
+            self.leave(permit, cost, dice)
+
+    async def task(self, number):
+        dice = random.Random(self.seed * 100 + number)
+        for _ in range(self.rounds):
+            cost = dice.randint(1, 3)
+            try:
+                permit = await asyncio.wait_for(
+                    self.limiter.acquire_async(cost=cost), dice.choice((None, None, 0.001))
+                )
+            except TimeoutError:
+                self.give_up()
+                continue
+            self.enter(cost)
+            await asyncio.sleep(0)
+            self.leave(permit, cost, dice)
+
+    def loop(self, numbers):
+        async def main():
+            await asyncio.gather(*map(self.task, numbers))
+
+        asyncio.run(main())
+
+    def run(self):
+        workers = [lambda n=n: self.thread(n) for n in range(6)]
+        loops = [lambda n=n: self.loop(range(n, n + 6)) for n in (6, 12)]
+        join(start(*workers, *loops))
+        assert self.granted + self.given_up == 18 * self.rounds
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("limit", ["4 concurrent", "4 concurrent; 1000000/s burst 1000"])
+def test_threads_and_two_loops_share_what_is_held(limit, seed):
+    limiter = Limiter(limit)
+    work = Work(limiter, 60, seed)
+    # How many are abandoned is not the subject here.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        work.run()
+    assert work.most <= 4
+    stats = limiter.stats()
+    assert (stats.waiting, limiter.peek().waiting, limiter.peek().in_flight) == (0, 0, 0)
+    assert work.granted <= stats.granted <= work.granted + work.given_up
+    limiter.acquire(cost=4, timeout=0).complete()
+
+
+@pytest.mark.realtime
+def test_threads_and_two_loops_share_a_rate():
+    limiter = Limiter("2000/s burst 5")
+    began = time.monotonic()
+    work = Work(limiter, 40, 3)
+    work.run()
+    # Costs are 2 on average; what was given back by cancel() went to others. Never faster than the rate:
+    stats = limiter.stats()
+    cancelled = stats.cancelled * 3
+    assert work.granted - cancelled - 5 <= 2000 * (time.monotonic() - began)
+    assert stats.waiting == 0
+    time.sleep(0.01)
+    assert limiter.peek().remaining <= 5
+
+
+@pytest.mark.realtime
+def test_two_runs_one_after_the_other_and_at_once():
+    limiter = Limiter("200/s burst 1")
+
+    async def main():
+        await asyncio.gather(*(limiter.acquire_async() for _ in range(20)))
+
+    asyncio.run(main())
+    asyncio.run(main())
+    join(start(lambda: asyncio.run(main()), lambda: asyncio.run(main())))
+    assert (limiter.stats().granted, limiter.stats().waiting) == (80, 0)
+
+
+@pytest.mark.realtime
+def test_a_loop_that_is_torn_down_gives_its_places_back():
+    limiter = Limiter("1 concurrent")
+    permit = limiter.acquire()
+
+    async def main():
+        asyncio.ensure_future(limiter.acquire_async())  # noqa: RUF006 - nobody waits for it, on purpose
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert limiter.stats().waiting == 0
+    threads = start(lambda: limiter.acquire().complete())
+    time.sleep(0.01)
+    permit.complete()
+    join(threads)
+    assert limiter.stats().completed == 2
+
+
+def test_threads_wait_in_order():
+    with virtual_time() as clock:
+        limiter = Limiter("10/s burst 1")
+        limiter.acquire()
+        trace = []
+
+        def wait(number):
+            limiter.acquire(cost=1)
+            trace.append((number, clock.now() // 10**6))
+
+        threads = []
+        for number in range(8):
+            # One after another: a clock that jumps would wake the first before the last has come.
+            threads += start(lambda number=number: wait(number))
+            while limiter.stats().waiting + len(trace) <= number:
+                time.sleep(0.0005)
+        join(threads)
+    assert [number for number, _ in trace] == list(range(8))
+    assert all(later - earlier >= 100 for (_, earlier), (_, later) in pairwise(trace))
+
+
+class Interrupted(Clock):
+    """A clock in Python during whose reading other threads run: the worst that can happen between two lines."""
+
+    def __init__(self):
+        self.meanwhile = None
+
+    def now(self):
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return time.monotonic_ns()
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+
+
+@pytest.mark.realtime
+def test_who_comes_to_wait_while_a_permit_is_being_handed_back_is_called():
+    clock = Interrupted()
+    limiter = Limiter("1 concurrent", clock=clock)
+    permit = limiter.acquire()
+    threads = []
+
+    def somebody_comes():
+        threads.extend(start(lambda: limiter.acquire(timeout=20).complete()))
+        end = time.monotonic() + 5
+        while limiter.stats().waiting == 0 and time.monotonic() < end:
+            time.sleep(0.001)
+
+    clock.meanwhile = somebody_comes
+    permit.complete()
+    threads[0].join(5)
+    assert not threads[0].is_alive()
+    assert limiter.stats().granted == 2
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize(
+    "limit", ["1/minute", "1 concurrent", "1/m burst 1", "1 every 60s", "1/minute; 1 concurrent"]
+)
+@pytest.mark.parametrize("form", ["acquire", "hold", "with"])
+def test_ctrl_c_gives_the_place_back(ctrl_c, limit, form):
+    limiter = Limiter(limit)
+    permit = limiter.acquire()
+    before = limiter.stats()
+    ctrl_c(0.02)
+    ask = {"acquire": limiter.acquire, "hold": limiter.hold().__enter__, "with": limiter.__enter__}[form]
+    with pytest.raises(KeyboardInterrupt):
+        ask()
+    assert limiter.stats() == before
+    assert limiter.peek().waiting == 0
+    permit.complete()
+
+
+@pytest.mark.realtime
+def test_ctrl_c_lets_those_behind_move_up(ctrl_c):
+    limiter = Limiter("2 concurrent")
+    permit = limiter.acquire()
+    threads = []
+
+    def behind():
+        while limiter.stats().waiting == 0:
+            time.sleep(0.001)
+        limiter.acquire().complete()
+
+    threads = start(behind)
+    ctrl_c(0.1)
+    with pytest.raises(KeyboardInterrupt):
+        limiter.acquire(cost=2)
+    join(threads)
+    permit.complete()
+    assert limiter.stats().granted == 2
+
+
+# -- a blocking verb inside a loop -------------------------------------------------------------------------------
+
+
+def test_blocking_inside_a_loop_warns_once():
+    clock = ManualClock()
+    limiter = Limiter("10/s burst 1", clock=clock)
+
+    async def main():
+        limiter.acquire()
+        with pytest.warns(RuntimeWarning, match="await limiter.acquire_async"):
+            limiter.acquire()
+        limiter.acquire()
+        return clock.now()
+
+    assert run(main(), clock=clock) == 2 * SECOND // 10
