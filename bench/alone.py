@@ -6,10 +6,11 @@ import functools
 import importlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench.figure import Effort, Findings, NotMeasured, Probe, Reading, Row
@@ -17,12 +18,18 @@ from bench.figure import Effort, Findings, NotMeasured, Probe, Reading, Row
 ROOT = Path(__file__).parent.parent
 
 
-def in_own_process(**environment: str) -> Callable[[Probe], Probe]:
-    """Decorate a probe: calling it starts Python anew, with these variables set, and brings its findings back."""
+def in_own_process(times: int = 1, **environment: str) -> Callable[[Probe], Probe]:
+    """Decorate a probe: calling it starts Python anew, with these variables set, and brings its findings back.
+
+    What differs from process to process more than within one is asked `times` times; the medians stand.
+    """
 
     def decorate(probe: Probe) -> Probe:
         @functools.wraps(probe)
         def start(effort: Effort) -> Findings:
+            return middle([once(effort) for _ in range(times)])
+
+        def once(effort: Effort) -> Findings:
             command = [sys.executable, "-m", "bench.alone", probe.__module__, probe.__qualname__]
             done = subprocess.run(
                 [*command, json.dumps(asdict(effort))],
@@ -43,6 +50,18 @@ def in_own_process(**environment: str) -> Callable[[Probe], Probe]:
         return start
 
     return decorate
+
+
+def middle(runs: list[Findings]) -> Findings:
+    """The reading in the middle for every figure, with the quartiles of all where there are several."""
+    if len(runs) == 1:
+        return runs[0]
+    found = Findings(rows=runs[0].rows)
+    for name in runs[0].readings:
+        readings = sorted((run.readings[name] for run in runs), key=lambda reading: reading.value)
+        low, _, high = statistics.quantiles([reading.value for reading in readings], n=4, method="inclusive")
+        found.readings[name] = replace(readings[len(readings) // 2], low=low, high=high)
+    return found
 
 
 def main() -> None:

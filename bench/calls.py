@@ -131,16 +131,16 @@ def probe(name: str, side: Callable[[], Side], note: str = "") -> Probe:
     """A probe that reads one figure: `side` over the clock."""
 
     def read(effort: Effort) -> Findings:
-        return Findings({name: over_clock(side(), effort, note=note)})
+        return Findings({name: over_clock(side, effort, note=note)})
 
     return read
 
 
-@in_own_process(HEADWAY_PURE="1")
+@in_own_process(times=5, HEADWAY_PURE="1")
 def interpreted(effort: Effort) -> Findings:
     if headway.compiled:
         raise NotMeasured("HEADWAY_PURE=1 did not give the interpreted form")
-    return Findings({"interpreted": over_clock(unkeyed(), effort)})
+    return Findings({"interpreted": over_clock(unkeyed, effort)})
 
 
 def figure(

@@ -49,7 +49,7 @@ def parallel(effort: Effort) -> Findings:
     return Findings({"threads": spread([one / many for one, many in rounds], note=note)})
 
 
-@in_own_process()
+@in_own_process(times=5)
 def blocked(effort: Effort) -> Findings:
     limiter = headway.Limiter(f"{RATE}/s burst 1")
     grants = [0] * THREADS

@@ -27,6 +27,9 @@ METHOD = """\
   neighbours in time; the figure is the median of the rounds, the range is their middle half.
 - "clock" is a call of `time.monotonic_ns()` in the same generated loop, `for _ in range(n): f()`. The loop's own cost
   is in both sides and is not taken out. The garbage collector is on.
+- A call is measured on five fresh limiters, the interpreted form and the blocked threads in five fresh processes: what
+  depends on where memory happens to lie differs more between those than between rounds. A bar inside the middle half
+  is neither safely held nor safely missed.
 - "Net of building it": the loop that only builds the string is timed in the same round and subtracted, an empty loop
   is added back.
 - Every side is asked by hand before and after its rounds whether it is granted: a loop of refusals is not a figure.

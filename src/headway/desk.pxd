@@ -45,8 +45,6 @@ cdef class Desk:
     cdef Permit _spare
     cdef bint _plain
 
-    cpdef refit(self)
-
     cdef Permit _grant_quickly(self, key, cost)
 
     @cython.locals(permit=Permit, ours=cython.bint, ledger=Ledger, now=cython.longlong)

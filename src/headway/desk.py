@@ -40,6 +40,7 @@ if not cython.compiled:
     def in_context() -> bool:
         return True
 
+
 if TYPE_CHECKING:
     from headway.engines.memory.book import Book
 
@@ -97,14 +98,10 @@ class Desk:
         self._listener = listener
         self._entered: list[Permit] = []
         self._spare: Permit | None = None
-        self.refit()
+        # Nobody wants to be told, so the quick way will do where the book has one.
+        self._plain = listener is None
 
-    def refit(self) -> None:
-        """Note whether the quick way is open: one ledger decides, and nobody wants to be told."""
-        self._plain = self._book.solo and self._listener is None
-
-    # -- verbs
-    # ---------------------------------------------------------------------------------------------------
+    # -- verbs -------------------------------------------------------------------------------------------
 
     def try_acquire(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
         """A `Permit` if there is one right now, else a `Denied` that says why; never waits.
@@ -136,12 +133,16 @@ class Desk:
         if permit is not None and permit is not REFUSED:
             return permit
         ticket, deadline = self._queue(key, cost, timeout)
-        if not ticket.granted:
-            try:
+        try:
+            if not ticket.granted:
                 run(wait_in_line(ticket, deadline), self._book, ticket)
-            except Late:
-                raise self._limited(key, cost, "timeout", timeout) from None
-        return self._waited(ticket)
+            return self._waited(ticket)
+        except Late:
+            raise self._limited(key, cost, "timeout", timeout) from None
+        except BaseException:
+            # Ctrl-C may come between any two lines: nobody may be left standing in the line.
+            self._book.withdraw(ticket)
+            raise
 
     async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
         """`acquire` for a task.
@@ -181,12 +182,17 @@ class Desk:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave(error)
 
-    # -- the kernel
-    # ----------------------------------------------------------------------------------------------
+    # -- the kernel --------------------------------------------------------------------------------------
 
     def _grant_quickly(self, key: Any, cost: Any) -> Permit | None:
         """One ledger, cost 1, nobody waiting: a permit, or REFUSED. None for whatever is not so simple."""
-        if not self._plain or type(cost) is not int or cost != 1 or (key is not None and type(key) is not str):
+        if (
+            not self._plain
+            or not self._book.solo
+            or type(cost) is not int
+            or cost != 1
+            or (key is not None and type(key) is not str)
+        ):
             return None
         if _ATOMIC:
             return self._quick(self._book, key)
@@ -270,6 +276,8 @@ class Desk:
         permit._cost = ticket.costs[0]
         permit._granted_at = now
         permit._listener = self._listener
+        # From here on the permit answers for what was taken, and the ticket no more.
+        ticket.marks.clear()
         return permit
 
     def request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
@@ -335,8 +343,7 @@ class Desk:
         reason = "paused" if book.pauses and book.paused(keys) else "limit"
         return Denied(key, book.survey(keys, costs), reason)
 
-    # -- waiting
-    # -------------------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------------
 
     def _queue(self, key: Key, cost: Cost, timeout: Timeout) -> tuple[Ticket, int | None]:
         """A ticket that has been granted or stands in line, and its deadline; raises when waiting cannot help."""

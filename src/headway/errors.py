@@ -170,7 +170,7 @@ class LimitMismatch(HeadwayError):
     """One name, two kinds of limit: the ledger of one cannot be read as the other.
 
     >>> print(LimitMismatch("api", "100/minute", "5 concurrent"))
-    'api' is kept as '100/minute', not as '5 concurrent': use another name, or reset it first
+    'api' is kept as '100/minute', not as '5 concurrent': use another name
     """
 
     def __init__(self, name: str | None, existing: Any, requested: Any) -> None:
@@ -178,8 +178,7 @@ class LimitMismatch(HeadwayError):
         self.existing = existing
         self.requested = requested
         whose = "this ledger" if name is None else repr(name)
-        hint = "use another name, or reset it first"
-        super().__init__(f"{whose} is kept as '{existing}', not as '{requested}': {hint}")
+        super().__init__(f"{whose} is kept as '{existing}', not as '{requested}': use another name")
 
 
 class EngineUnavailable(HeadwayError):

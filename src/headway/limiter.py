@@ -6,10 +6,11 @@ rarely: construction, looking, reserving, pausing, changing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headway.clock import Clock, as_clock
 from headway.core.durations import to_ns
@@ -28,6 +29,8 @@ from headway.status import Stats, Status, status_of
 if TYPE_CHECKING:
     from headway.outcome import Proof
     from headway.permit import Permit
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 Limits = str | Limit | Mapping[str, str | Limit]
 Overrides = Mapping[str, Limits] | Callable[[str], Limits | None]
@@ -70,6 +73,13 @@ class Listener:
             self.tell("granted", permit.key, permit.cost)
         else:
             self.tell("waited", permit.key, permit.cost, (self._clock.now() - ticket.since) / 1e9)
+
+    def tell_drop(self, permit: Permit) -> None:
+        """From a finalizer, where nobody could catch what the listener raises."""
+        try:
+            self.tell_end(permit, "abandon")
+        except Exception:
+            logging.getLogger("headway").exception("on_event failed for a permit that was dropped")
 
     def tell_end(self, permit: Permit, kind: str) -> None:
         names = {"complete": "completed", "cancel": "cancelled", "abandon": "abandoned"}
@@ -130,21 +140,22 @@ class Limiter(Desk):
                     raise InvalidKey(key)
                 self._checked_override(key, own, source)
         elif overrides is not None and not callable(overrides):
-            raise InvalidArgument("overrides", overrides, "a mapping from keys to limits, or a function of the key")
+            raise InvalidArgument(
+                "overrides", overrides, "a mapping from keys to limits, or a function of the key"
+            )
         book = open_book(name, source, start_full=start == "full")
         self._install(book, source)
         listener = None if on_event is None else Listener(on_event, name, source)
         Desk.__init__(self, book, timeout_ns, max_waiting, listener)
 
-    # -- construction
-    # --------------------------------------------------------------------------------------------
+    # -- construction ------------------------------------------------------------------------------------
 
     def _install(self, book: Book, clock: Clock) -> None:
         """Furnish a new book, or go on with one that another limiter of this name has begun."""
         rules = self._flat_rules(self._limits, clock)
         names = [name for name, limit in self._limits.items() for _ in self._rules_of(limit, clock)]
         if not book.shelves:
-            choosers = [self._chooser(i, clock) for i in range(len(rules))]
+            choosers = [self._chooser(i, names, clock) for i in range(len(rules))]
             book.metrics = [name or None for name in names]
             book.furnish(rules, choosers)
             book.on_fork = warn_forked
@@ -153,6 +164,9 @@ class Limiter(Desk):
         else:
             self._compare(book, rules, names)
             book.adopt(rules)
+            if self._overrides is not None:
+                book.choose([self._chooser(i, names, clock) for i in range(len(rules))])
+        book.limits = self._limits
 
     def _compare(self, book: Book, rules: tuple[Rule, ...], names: list[str]) -> None:
         before = [(name, type(shelf.rule)) for name, shelf in zip(book.metrics, book.shelves, strict=True)]
@@ -183,7 +197,7 @@ class Limiter(Desk):
             )
         return rules
 
-    def _chooser(self, index: int, clock: Clock) -> Callable[[str], Rule | None] | None:
+    def _chooser(self, index: int, names: list[str], clock: Clock) -> Callable[[str], Rule | None] | None:
         overrides = self._overrides
         if overrides is None:
             return None
@@ -191,7 +205,9 @@ class Limiter(Desk):
 
         def choose(key: str) -> Rule | None:
             limit = find(key)
-            return None if limit is None else self._checked_override(key, limit, clock)[index]
+            if limit is None or (isinstance(limit, Mapping) and names[index] not in limit):
+                return None
+            return self._checked_override(key, limit, clock)[index]
 
         return choose
 
@@ -202,7 +218,8 @@ class Limiter(Desk):
         >>> Limiter("100/minute").limit
         Window(100, per=60)
         """
-        return self._limits[""] if "" in self._limits else dict(self._limits)
+        limits: dict[str, Limit] = self._book.limits
+        return limits[""] if "" in limits else dict(limits)
 
     @property
     def name(self) -> str | None:
@@ -223,8 +240,7 @@ class Limiter(Desk):
             "build it where it is used, at module level for instance"
         )
 
-    # -- rarer verbs
-    # ---------------------------------------------------------------------------------------------
+    # -- rarer verbs -------------------------------------------------------------------------------------
 
     def hold(
         self,
@@ -266,7 +282,11 @@ class Limiter(Desk):
         ticket = Ticket(keys, costs)
         slot = book.reserve(ticket)
         if slot < 0:
-            raise self._limited(key, cost, "limit", ...)
+            book.denied += 1
+            retry_after = book.slot_after(ticket) / 1e9
+            raise RateLimited(
+                retry_after, limit=book.shelves[0].rule.limit, key=keys[0], status=self.peek(key, cost=cost)
+            )
         permit = self.permit_for(ticket)
         permit.promise(slot)
         if self._listener is not None:
@@ -292,8 +312,9 @@ class Limiter(Desk):
         ns = to_ns(seconds)
         if ns is None or not 0 <= ns < 1 << 62:
             raise InvalidArgument("seconds", seconds, "seconds from 0 up, or a timedelta; 0 lifts the pause")
-        keys, _ = self.request(key, 1)
-        self._book.pause(keys[0], ns)
+        if key is not None and not isinstance(key, str):
+            raise InvalidKey(key)
+        self._book.pause(key, ns)
         if self._listener is not None:
             self._listener.tell("paused", key, None, ns / 1e9)
 
@@ -310,9 +331,8 @@ class Limiter(Desk):
         rules = self._flat_rules(limits, clock)
         names = [name for name, part in limits.items() for _ in self._rules_of(part, clock)]
         self._compare(self._book, rules, names)
-        self._limits = limits
+        self._book.limits = limits
         self._book.adopt(rules)
-        self.refit()
 
     def reset(self, key: Key = None) -> None:
         """Let a key start anew, as if nothing had been used.
@@ -326,7 +346,13 @@ class Limiter(Desk):
         self._book.reset(self.request(key, 1)[0])
 
     def stats(self) -> Stats:
-        """What was granted, denied and ended so far, and how many keys are remembered."""
+        """What was granted, denied and ended so far, and how many keys are remembered.
+
+        >>> limiter = Limiter("1/minute")
+        >>> _ = limiter.try_acquire("alice"), limiter.try_acquire("alice")
+        >>> limiter.stats().granted, limiter.stats().denied, limiter.stats().keys
+        (1, 1, 1)
+        """
         book = self._book
         return Stats(
             granted=book.granted,
@@ -373,7 +399,7 @@ class Limiter(Desk):
         """`close` for a task."""
         self.close()
 
-    def __call__(self, function: Any) -> Any:
+    def __call__(self, function: _F) -> _F:
         """As a decorator: every call of the function takes a permit of this limiter."""
         from headway.throttle import throttle
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from headway.core.line import Ticket
 from headway.drive import run, run_async
@@ -77,7 +77,7 @@ class Permit:
         """Seconds until a reserved permit may be spent; 0 for others, and when its time has come."""
         return max(0, self._slot - self._book.clock.now()) / 1e9 if self._slot else 0.0
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[True]:
         return True
 
     def __repr__(self) -> str:
@@ -101,8 +101,7 @@ class Permit:
         _tally: int
         _task: int
 
-    # -- ends
-    # ----------------------------------------------------------------------------------------------------
+    # -- ends --------------------------------------------------------------------------------------------
 
     def complete(self) -> None:
         """The answer is there: call it as soon as the response's headers are."""
@@ -246,8 +245,7 @@ class Permit:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.finish(error)
 
-    # -- reservations
-    # --------------------------------------------------------------------------------------------
+    # -- reservations ------------------------------------------------------------------------------------
 
     def promise(self, slot: int) -> None:
         """Note the time from which it may be spent."""
@@ -305,6 +303,8 @@ class HeldPermit(Permit):
         else:
             for index, ledger, cost, mark, _, key in self._claims:
                 book.drop(ledger, cost, mark, index, key)
+        if self._listener is not None:
+            self._listener.tell_drop(self)
         warnings.warn(
             f"{self!r} was dropped without an end and counts as abandoned: "
             "use `with limiter.hold():`, or call complete(), cancel() or abandon()",

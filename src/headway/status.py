@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from headway.core.ledger import FOREVER
 from headway.core.limits import Limit
@@ -129,7 +129,7 @@ class Denied:
         """The limit that denied."""
         return self.status.limit
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[False]:
         return False
 
     def __repr__(self) -> str:

@@ -101,7 +101,7 @@ def throttle(
     99
 
     `key` and `cost` may be functions of the call's arguments, `settle` a function of its result that says what
-    it cost in the end. `timeout=None` waits (the default), 0 never does; `on_limit="skip"` returns None instead
+    it cost in the end. `timeout=None` waits, 0 never does; the default is the limiter's; `on_limit="skip"` returns None instead
     of raising `RateLimited`. `answered` and `not_sent` (exception types, or a function of the exception) say
     what an exception proves about the call. `remote=True` counts as a remote measures; other options are the
     limiter's.
@@ -111,6 +111,8 @@ def throttle(
     if isinstance(limit, Limiter):
         if limiter_options:
             raise InvalidArgument("options", limiter_options, "none: the limiter that is given has its own")
+        if remote is not True:
+            raise InvalidArgument("remote", remote, "it to the limiter itself: Limiter(..., remote=...)")
         limiter = limit
     else:
         limiter = Limiter(limit, remote=remote, **limiter_options)

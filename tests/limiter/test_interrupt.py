@@ -9,10 +9,6 @@ from headway import Limiter
 
 
 @pytest.mark.realtime
-@pytest.mark.xfail(
-    strict=False,
-    reason="Desk.acquire: between `_queue` and the `try` of `run` the ticket stands in line and nobody takes it out",
-)
 @pytest.mark.filterwarnings("ignore:.*dropped without an end:ResourceWarning")
 @pytest.mark.parametrize("limit", ["1 concurrent; 3000/s burst 1", "3000/s burst 1", "1 concurrent"])
 def test_ctrl_c_at_any_moment_loses_nothing(ctrl_c, limit):

@@ -6,7 +6,7 @@ import math
 import multiprocessing
 import pickle
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import _RemoteTraceback  # type: ignore[attr-defined]
+from concurrent.futures.process import _RemoteTraceback
 from datetime import timedelta
 
 import pytest
@@ -79,7 +79,11 @@ ERRORS = [
 
 
 def test_every_error_is_here():
-    kinds = {kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.HeadwayError)}
+    kinds = {
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, errors.HeadwayError)
+    }
     assert {type(error) for error in ERRORS} == kinds
 
 

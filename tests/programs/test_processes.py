@@ -238,7 +238,9 @@ def test_fork_inside_a_block():
 
 
 @needs_fork
-@pytest.mark.xfail(reason="engines: what threads of the parent hold stays out in the child for ever", strict=True)
+@pytest.mark.xfail(
+    reason="engines: what threads of the parent hold stays out in the child for ever", strict=True
+)
 def test_permits_of_threads_that_are_not_there():
     limiter = Limiter("2 concurrent")
     taken, done = threading.Event(), threading.Event()

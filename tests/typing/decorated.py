@@ -97,7 +97,7 @@ async def uses() -> None:
     plain()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await coroutine(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     client.method(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    client.method(client, "ann")  # type: ignore[call-arg, arg-type]  # pyright: ignore
+    client.method(client, "ann")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
 
 
 def taking(function: Callable[[str], int], later: Callable[[str], Coroutine[Any, Any, int]]) -> None:

@@ -49,7 +49,7 @@ class Screen:
     def scores(self) -> list[Score]:
         return [Score(crowd, self.limit) for crowd in self.crowds]
 
-    # -- on a terminal -------------------------------------------------------------------------------------------
+    # -- on a terminal -----------------------------------------------------------------------------------
 
     def _panels(self) -> RenderableType:
         side_by_side = self.console.width >= NARROW
@@ -117,7 +117,7 @@ class Screen:
     def _ascii(self) -> bool:
         return not self.console.encoding.startswith("utf")
 
-    # -- at the end ----------------------------------------------------------------------------------------------
+    # -- at the end --------------------------------------------------------------------------------------
 
     def _table(self) -> Table:
         """All figures, for where there was no live view."""

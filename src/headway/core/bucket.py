@@ -43,7 +43,6 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule
-from headway.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from headway.core.limits import Bucket
@@ -128,11 +127,9 @@ class BucketLedger(Ledger):
         if actual < cost:
             self.refund(now, cost - actual, mark, tally, actual > 0)
         elif actual > cost:
-            # Whatever debt can be kept exactly is kept; 146 years of it is a mistake in the call.
+            # More than 146 years of debt are kept as that.
             left = FOREVER - max(0, self.tat - now)
-            if actual - cost > left // (self.rule.whole + 1) or actual - cost > FOREVER // self.rule.parts:
-                raise InvalidArgument("cost", actual, "a cost whose debt can be paid in less than 146 years")
-            self.take(now, actual - cost)
+            self.take(now, min(actual - cost, left // (self.rule.whole + 1), FOREVER // self.rule.parts))
 
     def refund(self, now: int, cost: int, mark: int, tally: int, happened: bool) -> None:
         rule = self.rule

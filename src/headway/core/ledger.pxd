@@ -7,7 +7,7 @@ cimport cython
 cdef class Rule:
     cdef readonly object limit
     cdef readonly long long capacity
-    cdef readonly bint held, promises, walled
+    cdef readonly bint held, promises, spaced, walled
 
 
 @cython.no_gc
@@ -19,6 +19,7 @@ cdef class Ledger:
     cpdef long long sure(self, long long now, long long cost)
     cpdef long long take(self, long long at, long long cost)
     cpdef long long slot(self, long long now, long long cost)
+    cpdef long long slot_after(self, long long now, long long cost)
     cpdef long long use(self, long long now, long long mark)
     cpdef complete(self, long long now, long long cost, long long mark)
     cpdef abandon(self, long long now, long long cost, long long mark)

@@ -37,15 +37,22 @@ LONG_AGO = -(1 << 62)
 class Rule:
     """A limit as integers, shared by the ledgers of all its keys."""
 
-    __slots__ = ("capacity", "held", "limit", "promises", "walled")
+    __slots__ = ("capacity", "held", "limit", "promises", "spaced", "walled")
 
     def __init__(
-        self, limit: Limit, *, held: bool = False, promises: bool = False, walled: bool = False
+        self,
+        limit: Limit,
+        *,
+        held: bool = False,
+        promises: bool = False,
+        spaced: bool = False,
+        walled: bool = False,
     ) -> None:
         self.limit = limit
         self.capacity: int = limit.capacity
         self.held = held
         self.promises = promises
+        self.spaced = spaced
         self.walled = walled
 
     def open(self) -> Ledger:
@@ -81,8 +88,15 @@ class Ledger:
         """The time for which `cost` can be reserved, or -1 where too many are reserved already."""
         return now + self.wait(now, cost)
 
+    def slot_after(self, now: int, cost: int) -> int:
+        """Nanoseconds until `slot` promises a time again; 0: it does now."""
+        return 0
+
     def use(self, now: int, mark: int) -> int:
-        """A reservation is about to be spent: nanoseconds its holder still has to wait; 0: go."""
+        """What was taken is about to be spent: nanoseconds its holder still has to wait; 0: go.
+
+        Where the rule is `spaced`, every use counts and every spender must ask; others need not.
+        """
         return 0
 
     def complete(self, now: int, cost: int, mark: int) -> None:

@@ -38,7 +38,7 @@ class SpacingRule(Rule):
     __slots__ = ("interval", "max_reserved", "step", "strict")
 
     def __init__(self, limit: Spacing) -> None:
-        Rule.__init__(self, limit, promises=True)
+        Rule.__init__(self, limit, promises=True, spaced=True)
         self.interval: int = limit.interval_ns
         self.strict: bool = limit.strict
         self.step: int = limit.interval_ns + (limit.expire_after_ns or 0 if limit.strict else 0)
@@ -81,6 +81,13 @@ class SpacingLedger(Ledger):
         ahead = self.last - now
         reserved = -(-ahead // self.rule.step) if ahead > 0 else 0
         return self.next() if reserved < self.rule.max_reserved else -1
+
+    def slot_after(self, now: int, cost: int) -> int:
+        if self.slot(now, cost) >= 0:
+            return 0
+        if self.rule.max_reserved == 0:
+            return self.next() - now
+        return self.last - (self.rule.max_reserved - 1) * self.rule.step - now
 
     def use(self, now: int, mark: int) -> int:
         if self.rule.strict:

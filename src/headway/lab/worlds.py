@@ -18,19 +18,9 @@ from typing import Any
 from headway.core.limits import Window
 from headway.core.remote import Remote
 from headway.lab.clocks import BILLION, Skewed
+from headway.lab.fates import FATES
 
-FAULTS = (
-    "late",  # times out here, and arrives later, up to max_transit
-    "slow",  # the answer takes longer than max_transit
-    "mute",  # it arrives, the answer is lost
-    "lost",  # it never arrives
-    "unsent",  # the permit is cancelled: nothing was sent
-    "refused",  # the connection is refused: an exception that proves that nothing was sent
-    "torn",  # the task is cancelled while the request is under way
-    "parse",  # the answer is there, and raises a ValueError
-    "crash",  # the worker is gone, its permit dropped without an end, its request under way
-    "tardy",  # the permit is spent long after it was granted, still within max_transit
-)
+FAULTS = tuple(FATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +53,7 @@ class World:
     out_more: int = 0
     back_more: int = 0
     spread: str = "even"
-    # what goes wrong: one fault in so many requests (0: none), and which
+    # what goes wrong: one fault in so many requests (0: none), and which (`headway.lab.fates`)
     fault_every: int = 0
     faults: tuple[str, ...] = ()
     timeout: int = BILLION
@@ -143,7 +133,9 @@ def draw(seed: int, events: int = 1000, **fixed: Any) -> World:
         public=rng.random() < 0.01,
     )
     world = replace(world, max_transit=world.out + span(0, 1, per // 2, per, 3 * per, 10 * per))
-    world = replace(world, timeout=rng.choice((1, world.max_transit // 2, world.max_transit, world.out + world.back + 1)))
+    world = replace(
+        world, timeout=rng.choice((1, world.max_transit // 2, world.max_transit, world.out + world.back + 1))
+    )
     if rng.random() < 0.7:
         kinds = tuple(rng.sample(FAULTS, rng.choice((1, 1, 2, 4))))
         world = replace(world, faults=kinds, fault_every=rng.choice((1, 2, 3, 10, 50)))

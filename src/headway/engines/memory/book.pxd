@@ -12,7 +12,7 @@ cdef class Book:
     cdef public bint start_full, forked, closed, calm, solo, walled, held
     cdef public Shelf first
     cdef public list shelves, metrics
-    cdef public dict lines, pauses
+    cdef public dict lines, pauses, limits
     cdef public object lock, box, promised, on_fork, on_block, health, spare, warned
     cdef public long long numbers, resumed, waiting, depth
     cdef public long long granted, denied, ended, cancelled, abandoned, flight_ns

@@ -79,6 +79,7 @@ class Book:
         self.abandoned = 0
         self.flight_ns = 0
         self.metrics: list[str | None] = []
+        self.limits: dict[str, Any] = {}
         # Told about a fork, a blocked loop and health, with the book: functions that hold no limiter, so that books make
         # no cycles.
         self.on_fork: Callable[[Book], None] | None = None
@@ -97,12 +98,12 @@ class Book:
             for rule, choose in zip(rules, choosers, strict=True)
         ]
         self.first = self.shelves[0]
-        self.solo = len(rules) == 1 and not rules[0].walled and choosers[0] is None
+        # A Spacing must hear of every use, also of one that did not wait.
+        self.solo = len(rules) == 1 and not rules[0].walled and choosers[0] is None and not rules[0].spaced
         self.walled = any(rule.walled for rule in rules) or any(choosers)
         self.held = any(rule.held for rule in rules)
 
-    # -- the quick way
-    # -------------------------------------------------------------------------------------------
+    # -- the quick way -----------------------------------------------------------------------------------
 
     def quick(self, key: str | None, now: int) -> Ledger:
         """The only ledger of a calm book with one shelf."""
@@ -114,8 +115,7 @@ class Book:
             shelf.sweep(now, 0)
         return shelf.find(key)
 
-    # -- the slow way
-    # --------------------------------------------------------------------------------------------
+    # -- the slow way ------------------------------------------------------------------------------------
 
     def enter(self) -> None:
         """Take the lock; nobody decides the quick way until it is given back."""
@@ -269,6 +269,7 @@ class Book:
                 moment = min(at, since + ledger.wait(since, cost))
                 line.served = moment
             mark = ledger.take(moment, cost)
+            ledger.use(moment, mark)
             ticket.marks.append((ledger, mark, ledger.tally))
         ticket.granted = True
         self.granted += 1
@@ -336,6 +337,8 @@ class Book:
         """Promise `ticket` a time, after everybody who waits has been promised theirs; -1 if too many are promised."""
         self.enter()
         try:
+            if self.forked:
+                self._forked_notice()
             if self.closed:
                 raise Closed(self.name)
             ticket.granted = True
@@ -352,6 +355,18 @@ class Book:
                     self.waiting += 1
                     self._ring(other)
             return self._promise(ticket, now)
+        finally:
+            self.leave()
+
+    def slot_after(self, ticket: Ticket) -> int:
+        """Nanoseconds until a reservation that was refused can be made."""
+        self.enter()
+        try:
+            now = self.clock.now()
+            claims = zip(self.shelves, ticket.keys, ticket.costs, strict=True)
+            return max(
+                [shelf.look(key).slot_after(now, cost) for shelf, key, cost in claims if cost], default=0
+            )
         finally:
             self.leave()
 
@@ -409,8 +424,7 @@ class Book:
             line.plan = None
             self._ring(line.head())
 
-    # -- ends
-    # ----------------------------------------------------------------------------------------------------
+    # -- ends --------------------------------------------------------------------------------------------
 
     def end(
         self,
@@ -442,8 +456,7 @@ class Book:
         finally:
             self.leave()
 
-    # -- pausing, closing, changing
-    # ------------------------------------------------------------------------------
+    # -- pausing, closing, changing ----------------------------------------------------------------------
 
     def resume_time(self, keys: tuple[str | None, ...], now: int) -> int:
         """When what these keys are paused for is over; pauses that are over are forgotten."""
@@ -508,6 +521,17 @@ class Book:
         finally:
             self.leave()
 
+    def choose(self, choosers: list[Callable[[str], Rule | None] | None]) -> None:
+        """Let other functions say which keys have a rule of their own."""
+        self.enter()
+        try:
+            for shelf, choose in zip(self.shelves, choosers, strict=True):
+                shelf.choose = choose
+            self.solo = False
+            self.walled = True
+        finally:
+            self.leave()
+
     def adopt(self, rules: tuple[Rule, ...]) -> None:
         """Go on under other rules of the same kinds."""
         self.enter()
@@ -525,8 +549,7 @@ class Book:
         finally:
             self.leave()
 
-    # -- looking
-    # -------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------------
 
     def survey(
         self, keys: tuple[str | None, ...], costs: tuple[int, ...]

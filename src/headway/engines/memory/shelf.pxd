@@ -4,7 +4,7 @@ from headway.core.ledger cimport Ledger, Rule
 
 cdef class Shelf:
     cdef readonly Rule rule
-    cdef readonly object choose, full_at
+    cdef public object choose, full_at
     cdef readonly dict ledgers
     cdef list ring
     cdef Py_ssize_t hand, peak

@@ -1,0 +1,106 @@
+"""What can become of a request that does not simply arrive and get its answer.
+
+A request was granted at `t`; if nothing went wrong it would arrive at `arrive` and its answer be here at `done`. A fate
+says instead when the remote notes it (None: never), when its permit ends, and how: by one of the permit's own ends, by
+an exception that passes through the block around it, or by nothing at all, when a worker is gone.
+
+Whatever happens, the remote notes a request `max_transit` after its grant at the latest; half of the delayed ones
+arrive exactly then.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from headway.lab.worlds import World
+
+
+class Fate(NamedTuple):
+    """When it is noted, when and how its permit ends ("complete", "cancel", "abandon", "drop" or an exception)."""
+
+    noted: int | None
+    at: int
+    end: str | BaseException
+    name: str
+
+
+class Request(NamedTuple):
+    """What a fate is decided from."""
+
+    world: World
+    random: Callable[[], float]
+    t: int
+    arrive: int
+    done: int
+
+    def delayed(self) -> int:
+        """As late as the remote may note it, or somewhere before."""
+        last = self.t + self.world.max_transit
+        return last if self.random() < 0.5 else self.arrive + int(self.random() * (last - self.arrive))
+
+    def under_way(self) -> int:
+        """A moment between grant and answer."""
+        return self.t + int(self.random() * (self.done - self.t + 1))
+
+    def timeout(self) -> int:
+        return self.t + self.world.timeout
+
+
+def late(request: Request) -> Fate:
+    """Times out here, and arrives later."""
+    return Fate(request.delayed(), min(request.timeout(), request.done), "abandon", "timed out")
+
+
+def slow(request: Request) -> Fate:
+    """The answer takes longer than max_transit."""
+    at = request.done + request.world.max_transit + int(request.random() * request.world.per)
+    return Fate(request.delayed(), at, "complete", "slow answer")
+
+
+def mute(request: Request) -> Fate:
+    """It arrives, the answer is lost."""
+    return Fate(request.arrive, request.timeout(), "abandon", "answer lost")
+
+
+def lost(request: Request) -> Fate:
+    """It never arrives."""
+    return Fate(None, request.timeout(), "abandon", "request lost")
+
+
+def unsent(request: Request) -> Fate:
+    """The permit is cancelled: nothing was sent."""
+    return Fate(None, request.t + int(request.random() * request.world.timeout), "cancel", "cancelled")
+
+
+def refused(request: Request) -> Fate:
+    """An exception that proves that nothing was sent."""
+    return Fate(None, request.done, ConnectionRefusedError(), "refused")
+
+
+def torn(request: Request) -> Fate:
+    """The task is cancelled while its request is under way."""
+    return Fate(request.delayed(), request.under_way(), CancelledError(), "task cancelled")
+
+
+def parse(request: Request) -> Fate:
+    """The answer is there, and raises."""
+    return Fate(request.arrive, request.done, ValueError(), "parse error")
+
+
+def crash(request: Request) -> Fate:
+    """The worker is gone, its permit dropped without an end, its request under way."""
+    return Fate(request.delayed(), request.under_way(), "drop", "worker crashed")
+
+
+def tardy(request: Request) -> Fate:
+    """The permit is spent long after it was granted."""
+    noted = request.delayed()
+    return Fate(noted, noted + request.world.back, "complete", "spent late")
+
+
+FATES: dict[str, Callable[[Request], Fate]] = {
+    fate.__name__: fate for fate in (late, slow, mute, lost, unsent, refused, torn, parse, crash, tardy)
+}

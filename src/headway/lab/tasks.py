@@ -1,0 +1,90 @@
+"""The same worlds with real tasks: waiting in line, and cancelled at any await.
+
+`simulate` plays the line of waiting callers itself, because tasks are slow. Here nothing is played: every worker is an
+asyncio task on virtual time that does `async with limiter.hold()`, sleeps for the time of its request and is cancelled
+now and then, wherever it happens to be: in line, between being called and waking, on the way, or on the way back. A
+request that has left arrives all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+from headway.lab.audit import Verdict, audit
+from headway.lab.clocks import TaskClock
+from headway.lab.worlds import World
+from headway.limiter import Limiter
+from headway.testing import ManualClock, run
+
+PATIENCE = 400
+
+
+class Crew:
+    """The workers of one world, and what the remote saw of them."""
+
+    def __init__(self, world: World, true: ManualClock) -> None:
+        self.world = world
+        self.true = true
+        self.rng = Random(world.seed)
+        self.arrivals: list[int] = []
+        self.cancelled = 0
+        naps = [self.rng.choice((0, -world.nap_error, world.nap_error)) for _ in range(64)]
+        clock = TaskClock(true, world.local_clock(), world.le_ppm, naps)
+        self.limiter = Limiter(world.limit(), clock=clock)
+
+    async def worker(self) -> None:
+        while len(self.arrivals) < self.world.events:
+            async with self.limiter.hold(self.world.key, cost=self.world.cost):
+                await self._request()
+
+    async def _request(self) -> None:
+        world, rng = self.world, self.rng
+        out = min(world.out + int(rng.random() * world.out_more), world.max_transit)
+        self.arrivals.append(self.true.now() + out)
+        back = world.back + int(rng.random() * world.back_more)
+        await self._pass(out + back)
+        if world.fault_every and rng.randrange(world.fault_every) == 0:
+            raise rng.choice((ValueError, TimeoutError, OSError))
+
+    async def _pass(self, ns: int) -> None:
+        bell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self.true.park_async(bell, self.true.now() + ns)
+
+    async def main(self) -> None:
+        """Keep so many workers alive, and cancel one of them at random moments."""
+        workers = [asyncio.ensure_future(self.worker()) for _ in range(self.world.workers)]
+        step = max(1, (self.world.per + self.world.out_more + self.world.back_more) // 5)
+        for _ in range(PATIENCE):
+            if len(self.arrivals) >= self.world.events:
+                break
+            await self._pass(self.rng.randrange(1, 2 * step))
+            victim = self.rng.randrange(len(workers))
+            self.cancelled += workers[victim].cancel()
+            for place, task in enumerate(workers):
+                if task.done():
+                    _forget(task)
+                    workers[place] = asyncio.ensure_future(self.worker())
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # looked at, so that nobody reports it as never retrieved
+
+
+def run_tasks(world: World) -> tuple[Verdict, Crew]:
+    """Run a world with tasks and audit it.
+
+    >>> from headway.lab.worlds import draw
+    >>> run_tasks(draw(3, events=50, per=10**9, workers=5))[0].violations
+    0
+    """
+    true = ManualClock(autojump=True)
+    crew = Crew(world, true)
+    run(crew.main(), clock=true)
+    crew.limiter.close()
+    return audit(world, crew.arrivals), crew
