@@ -41,8 +41,8 @@ cdef inline bint only_ours(Desk desk, Book book, bint held):
 cdef class Desk:
     cdef public Book _book
     cdef public object _timeout_ns, _max_waiting, _listener
-    cdef list _entered
-    cdef Permit _spare
+    cdef list _outer
+    cdef Permit _entered, _spare
     cdef bint _plain
 
     cdef Permit _grant_quickly(self, key, cost)
@@ -54,5 +54,10 @@ cdef class Desk:
 
     cdef Permit _enter(self, Permit permit)
 
-    @cython.locals(entered=list, permit=Permit, owner=cython.longlong, task=cython.longlong, last=cython.Py_ssize_t)
+    cdef _push(self, Permit permit)
+
+    @cython.locals(permit=Permit)
     cdef _leave(self, error)
+
+    @cython.locals(permit=Permit, owner=cython.longlong, task=cython.longlong, place=cython.Py_ssize_t)
+    cdef Permit _own(self)

@@ -85,10 +85,10 @@ class Desk:
         "_entered",
         "_listener",
         "_max_waiting",
+        "_outer",
         "_plain",
         "_spare",
         "_timeout_ns",
-        "_warned_loop",
     )
 
     def __init__(self, book: Book, timeout_ns: int | None, max_waiting: int | None, listener: Any) -> None:
@@ -96,7 +96,9 @@ class Desk:
         self._timeout_ns = timeout_ns
         self._max_waiting = max_waiting
         self._listener = listener
-        self._entered: list[Permit] = []
+        # The permit that was entered last, and those below it.
+        self._entered: Permit | None = None
+        self._outer: list[Permit] = []
         self._spare: Permit | None = None
         # Nobody wants to be told, so the quick way will do where the book has one.
         self._plain = listener is None
@@ -389,32 +391,49 @@ class Desk:
         """Remember whose permit it is: `with limiter` is per thread or task, and may be nested."""
         permit._owner = this_thread()
         permit._task = current_task() if in_context() else 0
-        self._entered.append(permit)
+        if _ATOMIC:
+            self._push(permit)
+        else:
+            with self._book.lock:
+                self._push(permit)
         return permit
 
+    def _push(self, permit: Permit) -> None:
+        if self._entered is not None:
+            self._outer.append(self._entered)
+        self._entered = permit
+
     def _leave(self, error: BaseException | None) -> None:
-        """End the permit that this thread or task entered last.
+        """End the permit that this thread or task entered last."""
+        permit = self._entered
+        assert permit is not None
+        if not _ATOMIC or permit._owner != this_thread() or (permit._task and permit._task != current_task()):
+            with self._book.lock:
+                permit = self._own()
+        elif self._outer:
+            self._entered = self._outer.pop()
+        else:
+            self._entered = None
+        permit.finish(error)
+
+    def _own(self) -> Permit:
+        """Take out the permit that this thread or task entered last.
 
         A block may be left in another thread than it was entered in (a generator that a thread pool runs in steps);
         then the permit that was entered last is taken for its own.
         """
-        entered = self._entered
-        owner = this_thread()
-        last = len(entered) - 1
-        permit = entered[last]
-        if permit._task or permit._owner != owner:
-            task = current_task()
-            while last >= 0 and (permit._owner != owner or permit._task != task):
-                last -= 1
-                permit = entered[last]
-            if last < 0:
-                last = len(entered) - 1
-                permit = entered[last]
-        if last == len(entered) - 1:
-            entered.pop()
-        else:
-            del entered[last]
-        permit.finish(error)
+        owner, task = this_thread(), current_task()
+        assert self._entered is not None
+        self._outer.append(self._entered)
+        chosen = len(self._outer) - 1
+        for place in range(chosen, -1, -1):
+            permit: Permit = self._outer[place]
+            if permit._owner == owner and permit._task == task:
+                chosen = place
+                break
+        permit = self._outer.pop(chosen)
+        self._entered = self._outer.pop() if self._outer else None
+        return permit
 
 
 def timeout_to_ns(timeout: Any) -> int | None:

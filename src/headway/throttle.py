@@ -100,11 +100,11 @@ def throttle(
     >>> call_their_api.limiter.peek("alice").remaining
     99
 
-    `key` and `cost` may be functions of the call's arguments, `settle` a function of its result that says what
-    it cost in the end. `timeout=None` waits, 0 never does; the default is the limiter's; `on_limit="skip"` returns None instead
-    of raising `RateLimited`. `answered` and `not_sent` (exception types, or a function of the exception) say
-    what an exception proves about the call. `remote=True` counts as a remote measures; other options are the
-    limiter's.
+    `key` and `cost` may be functions of the call's arguments, `settle` a function of its result that says what it
+    cost in the end. `timeout=None` waits, 0 never does, and the default is the limiter's. `on_limit="skip"` returns
+    None instead of raising `RateLimited`. `answered` and `not_sent` (exception types, or a function of the
+    exception) say what an exception proves about the call. `remote=True` counts as a remote measures; other options
+    are the limiter's.
     """
     if on_limit not in ("raise", "skip"):
         raise InvalidArgument("on_limit", on_limit, "'raise' or 'skip'")

@@ -50,7 +50,7 @@ def check(runs: Runs, plain: Plain) -> None:
     assert runs.total == sum(count for _, count in plain.runs)
     assert (runs.size > 0) == bool(plain.runs)
     if plain.runs:
-        assert (runs.first_time(), runs.last_time()) == (plain.runs[0][0], plain.runs[-1][0])
+        assert (runs.first, runs.last_time()) == (plain.runs[0][0], plain.runs[-1][0])
     each = [time for time, count in plain.runs for _ in range(count)]
     assert [runs.time_of(k + 1) for k in range(len(each))] == each
 

@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 import socket
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from headway.testing import ManualClock
 pytestmark = pytest.mark.both_forms
 
 # The attributes that a throttled function has beyond its type are looked at here, and wrong calls are made.
-throttle: Any = headway.throttle
+throttle: Callable[..., Callable[[Any], Any]] = headway.throttle
 
 
 def as_called(kind, function):
@@ -67,8 +68,7 @@ def decorated(request):
             def call(*args, **kwargs):
                 return run(throttled(*args, **kwargs))
 
-            call.limiter = throttled.limiter
-            return call
+            return functools.update_wrapper(call, throttled)
 
         return wrap
 
@@ -100,7 +100,7 @@ def test_key_may_be_an_int_or_a_fixed_string(decorated):
     ("key", "error"), [(None, InvalidArgument), (1.5, InvalidKey), (b"k", InvalidKey), (True, InvalidKey)]
 )
 def test_key_of_another_kind_is_an_error(decorated, key, error):
-    called = []
+    called: list[int] = []
     call = decorated("5/hour", key=lambda value: key)(called.append)
     with pytest.raises(error, match="key"):
         call(1)
@@ -194,7 +194,7 @@ def test_timeout_none_waits_and_the_limiter_has_a_default(decorated):
 
 
 def test_skip(decorated):
-    called = []
+    called: list[int] = []
     limiter = Limiter("1/hour")
     call = throttle(limiter, on_limit="skip", timeout=0)(called.append)
     assert [call(1), call(2)] == [None, None]
@@ -274,7 +274,11 @@ def test_a_proof_that_fails_leaves_no_permit_out(decorated):
     def function():
         raise Refused
 
-    for options in ({"answered": lambda error: error.code}, {"not_sent": lambda error: error.code}):
+    cases: list[dict[str, Any]] = [
+        {"answered": lambda error: error.code},
+        {"not_sent": lambda error: error.code},
+    ]
+    for options in cases:
         call = decorated("3 concurrent", **options)(function)
         with pytest.raises(AttributeError, match="code") as caught:
             call()

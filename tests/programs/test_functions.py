@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 import typing
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,11 +20,11 @@ from programs import worker
 pytestmark = pytest.mark.both_forms
 
 # The attributes that a throttled function has beyond its type are looked at here, and wrong calls are made.
-throttle: Any = headway.throttle
+throttle: Callable[..., Callable[[Any], Any]] = headway.throttle
 
 PLENTY = "1000000000/s burst 1000000000"
 # The quick way (one ledger), the slow ways (a key, several limits), and a permit that is held.
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "quick": {"limit": PLENTY},
     "held": {"limit": "100000/s"},
     "key": {"limit": PLENTY, "key": lambda *args, **kwargs: "k"},
@@ -93,7 +94,7 @@ def test_calls_in_every_syntax(decorator):
     class Owner:
         method = f
         static = staticmethod(f)
-        by_class = classmethod(f)
+        by_class: Any = classmethod(f)
 
     owner = Owner()
     assert f(1) == (1, 2, (), 3, {})
@@ -149,7 +150,7 @@ class Described:
 
 def test_it_looks_like_the_function():
     function = Described.method.__wrapped__
-    throttled = Described.method
+    throttled: Any = Described.method
     assert inspect.signature(throttled) == inspect.signature(function)
     assert str(inspect.signature(Described().method)) == "(user: str, *, times: int = 1) -> list[str]"
     assert str(inspect.signature(Described.make)) == "(user: str) -> 'Described'"
@@ -161,8 +162,8 @@ def test_it_looks_like_the_function():
     assert throttled.mark == "mine"
     assert inspect.getsource(throttled) == inspect.getsource(function)
     assert inspect.getdoc(throttled) == "What it does."
-    assert inspect.isroutine(throttled)
     assert isinstance(throttled.limiter, Limiter)
+    assert inspect.isroutine(throttled)
 
 
 def test_help_shows_signature_and_docstring():
@@ -208,7 +209,7 @@ def test_the_order_of_decorators():
     with pytest.raises(TypeError, match="put @throttle below @staticmethod"):
         throttle("5/s")(staticmethod(len))
     with pytest.raises(TypeError, match="put @throttle below @classmethod"):
-        throttle("5/s")(classmethod(len))
+        throttle("5/s")(classmethod(type))
 
 
 def test_properties_and_cached_ones():
@@ -252,7 +253,7 @@ def test_recursion(decorator):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_endless_recursion():
-    endless = throttle("100000 concurrent")(lambda: [endless()])
+    endless: Any = throttle("100000 concurrent")(lambda: [endless()])
     with pytest.raises(RecursionError):
         endless()
     granted = endless.limiter.stats().granted
@@ -338,7 +339,7 @@ def test_the_permit_is_ended_whatever_is_raised(decorator, kind):
 
 
 def test_nothing_is_called_when_there_is_no_permit():
-    called = []
+    called: list[int] = []
     call = throttle("1/hour", timeout=0)(called.append)
     call(1)
     with pytest.raises(RateLimited) as caught:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from headway import RateLimited
 pytestmark = pytest.mark.both_forms
 
 # The attributes that a throttled function has beyond its type are looked at here, and wrong calls are made.
-throttle: Any = headway.throttle
+throttle: Callable[..., Callable[[Any], Any]] = headway.throttle
 
 
 def echo(log):
@@ -83,8 +84,8 @@ def test_it_is_still_a_generator_function(throttled, throttled_async):
 
 
 def test_taken_at_the_first_value_and_completed_at_the_end(throttled, log):
-    generator = throttled(log)
-    assert inspect.isgenerator(generator)
+    generator: Any = throttled(log)
+    assert inspect.isgenerator(throttled(log))
     assert flying(throttled) == 0
     assert next(generator) == "started"
     assert flying(throttled) == 1
@@ -218,8 +219,8 @@ def test_methods_key_and_settle():
 
 def test_async_taken_and_completed(throttled_async, log):
     async def main():
-        generator = throttled_async(log)
-        assert inspect.isasyncgen(generator)
+        generator: Any = throttled_async(log)
+        assert inspect.isasyncgen(throttled_async(log))
         assert flying(throttled_async) == 0
         assert await anext(generator) == "started"
         assert flying(throttled_async) == 1

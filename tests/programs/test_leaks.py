@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from headway.testing import ManualClock
 pytestmark = pytest.mark.both_forms
 
 # The attributes that a throttled function has beyond its type are looked at here, and wrong calls are made.
-throttle: Any = headway.throttle
+throttle: Callable[..., Callable[[Any], Any]] = headway.throttle
 
 PLENTY = "1000000000/s burst 1000000000"
 

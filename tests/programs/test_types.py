@@ -1,6 +1,6 @@
 """Both type checkers see a throttled function as the function: tests/typing has the samples.
 
-`make check` runs mypy over them; here is pyright, and what neither of them sees yet.
+`make check` runs mypy over them; here is pyright.
 """
 
 import json
@@ -42,34 +42,3 @@ def test_pyright_agrees(tmp_path):
     wrong.write_text('from headway import throttle\n\nthrottle("5/s")(len)(5)\n')
     complaints = pyright(ROOT / "tests" / "typing", wrong)
     assert [line.partition(": ")[0] for line in complaints] == ["wrong.py:3"], "and it can complain"
-
-
-WANTED = """
-from typing import assert_type
-from headway import Denied, Limiter, Permit, throttle
-
-limiter = Limiter("5/s")
-
-@limiter
-def call(user: str) -> int:
-    return len(user)
-
-assert_type(call("ann"), int)
-call(5)  # pyright: ignore[reportArgumentType]
-
-answer = limiter.try_acquire()
-if answer:
-    assert_type(answer, Permit)
-else:
-    assert_type(answer, Denied)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(
-    reason="limiter: __call__ is (Any) -> Any; Permit and Denied: __bool__ is no Literal", strict=True
-)
-def test_what_pyright_should_see(tmp_path):
-    wanted = tmp_path / "wanted.py"
-    wanted.write_text("# pyright: reportUnnecessaryTypeIgnoreComment=true\n" + WANTED)
-    assert pyright(wanted) == []

@@ -112,6 +112,16 @@ def by_limiter(user: str) -> int:
     return len(user)
 
 
+@headway.Limiter("100/minute")
+def by_limiter_alone(user: str) -> int:
+    return len(user)
+
+
+@headway.Limiter("100/minute")
+async def by_limiter_later(user: str) -> int:
+    return len(user)
+
+
 @throttle(
     {"requests": "500/minute", "tokens": headway.Bucket("30000/minute", burst=100)},
     key=lambda host, tokens: {"requests": host},
@@ -126,6 +136,9 @@ def metered(host: str, tokens: int) -> int:
 
 
 assert_type(by_limiter("ann"), int)
+assert_type(by_limiter_alone("ann"), int)
+by_limiter_alone(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+taking(by_limiter_alone, by_limiter_later)
 assert_type(metered("there", 5), int)
 
 throttle("5/s")(5)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]

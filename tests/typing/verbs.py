@@ -11,10 +11,11 @@ limiter = Limiter("100/minute", overrides={"ann": "5/s"}, timeout=timedelta(seco
 def blocking() -> None:
     answer = limiter.try_acquire("ann", cost=2)
     assert_type(answer, Permit | Denied)
-    if isinstance(answer, Denied):
-        assert_type(answer.retry_after, float)
-    else:
+    if answer:
         assert_type(answer, Permit)
+    else:
+        assert_type(answer, Denied)
+        assert_type(answer.retry_after, float)
     assert_type(limiter.acquire("ann", timeout=timedelta(seconds=1)), Permit)
     with limiter as permit:
         assert_type(permit, Permit)

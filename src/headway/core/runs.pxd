@@ -1,13 +1,15 @@
 cimport cython
 
 
+cdef long long NEVER
+
+
 @cython.final
 cdef class Runs:
     cdef long long[::1] cells
     cdef readonly Py_ssize_t head, mask, size
-    cdef readonly long long total
+    cdef readonly long long total, first
 
-    cpdef long long first_time(self)
     cpdef long long last_time(self)
 
     @cython.locals(last=cython.Py_ssize_t, spot=cython.Py_ssize_t)

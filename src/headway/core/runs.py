@@ -15,10 +15,11 @@ from __future__ import annotations
 from array import array
 
 SMALLEST = 4
+NEVER = (1 << 63) - 1
 
 
 class Runs:
-    __slots__ = ("cells", "head", "mask", "size", "total")
+    __slots__ = ("cells", "first", "head", "mask", "size", "total")
 
     def __init__(self) -> None:
         self.cells = array("q", bytes(16 * SMALLEST))
@@ -26,10 +27,8 @@ class Runs:
         self.head = 0
         self.size = 0
         self.total = 0
-
-    def first_time(self) -> int:
-        """The time of the first run; there must be one."""
-        return self.cells[2 * self.head]
+        # The time of the first run; NEVER without one. It is looked at before every decision, so it is kept at hand.
+        self.first = NEVER
 
     def last_time(self) -> int:
         return self.cells[2 * ((self.head + self.size - 1) & self.mask)]
@@ -48,6 +47,8 @@ class Runs:
         self.cells[spot] = time
         self.cells[spot + 1] = count
         self.size += 1
+        if self.size == 1:
+            self.first = time
         self.total += count
         return time
 
@@ -91,6 +92,10 @@ class Runs:
             self.size -= 1
         while self.size > 0 and self.cells[2 * ((self.head + self.size - 1) & self.mask) + 1] == 0:
             self.size -= 1
+        if self.size > 0:
+            self.first = self.cells[2 * self.head]
+        else:
+            self.first = NEVER
 
     def time_of(self, count: int) -> int:
         """The time of the run that brings the sum to `count`; there must be as many."""
@@ -106,6 +111,7 @@ class Runs:
         """Move every time."""
         for i in range(self.size):
             self.cells[2 * ((self.head + i) & self.mask)] += by
+        self.trim()
 
     def make_room(self) -> None:
         """Squeeze empty runs out, into a ring of at least twice as many places as runs are left."""
@@ -125,6 +131,7 @@ class Runs:
         twin.mask = self.mask
         twin.size = self.size
         twin.total = self.total
+        twin.first = self.first
         return twin
 
     def pairs(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ cdef class WindowLedger(Ledger):
     cdef readonly Runs cooling, out
 
     @cython.locals(out=Runs, cooling=Runs, due=cython.longlong)
-    cdef void advance(self, long long now)
+    cdef void advance(self, long long now) noexcept
 
     @cython.locals(at=cython.longlong)
     cdef long long cool(self, long long completed, long long count)

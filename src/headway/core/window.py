@@ -89,11 +89,11 @@ class WindowLedger(Ledger):
         """Let time act: overdue permits complete, cooled ones become free. Nothing observable changes."""
         out = self.out
         if out is not None:
-            while out.size > 0 and out.first_time() + self.rule.transit <= now:
-                due = out.first_time() + self.rule.transit
+            while out.first <= now - self.rule.transit:
+                due = out.first + self.rule.transit
                 self.cool(due, out.pop())
         cooling = self.cooling
-        while cooling.size > 0 and cooling.first_time() <= now:
+        while cooling.first <= now:
             self.free += cooling.pop()
 
     def cool(self, completed: int, count: int) -> int:

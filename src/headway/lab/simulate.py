@@ -141,6 +141,7 @@ class Simulation:
             if self.waiting and not self.calm:
                 self.serve()
         self._forget()
+        del self.limiter, self.ledger  # with what its book remembers, while nobody is warned
         verdict = audit(world, self.arrivals)
         return Outcome(world, len(self.arrivals), verdict, self._share(), self.log)
 

@@ -80,8 +80,7 @@ class Book:
         self.flight_ns = 0
         self.metrics: list[str | None] = []
         self.limits: dict[str, Any] = {}
-        # Told about a fork, a blocked loop and health, with the book: functions that hold no limiter, so that books make
-        # no cycles.
+        # Told about a fork, a blocked loop and health, with the book: functions without a limiter make no cycle.
         self.on_fork: Callable[[Book], None] | None = None
         self.on_block: Callable[[Book], None] | None = None
         self.health: Callable[[Book], None] | None = None

@@ -1,0 +1,219 @@
+"""Other libraries in the same world, through their public faces.
+
+Each *gate* waits until its library lets one request through; a crowd of asyncio tasks then sends it over the same way to the
+same remote, which audits every window by its own clock. Libraries that ask `time` for the time are given the virtual one
+for as long as they run, in their own modules only; those that ask the event loop have it already.
+
+The peers get a perfect local clock, exact timers and no faults: whatever is counted here, they did on a good day. A
+library that only says yes or no (`limits`) is asked again when it says that its window resets, as its users do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from headway.core.remote import gap_ns
+from headway.lab.audit import Verdict, audit, fullest
+from headway.lab.clocks import BILLION, TaskClock
+from headway.lab.worlds import World
+from headway.limiter import Limiter
+from headway.testing import ManualClock, run
+
+EPOCH_NS = 1_700_000_000 * BILLION
+LONG = 1e6
+
+Gate = Callable[[], Any]  # an async context manager around one request
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How a library did: `share` is its rate over the highest that is provably safe."""
+
+    name: str
+    events: int
+    verdict: Verdict
+    worst: int
+    share: float
+    arrivals: tuple[int, ...]
+
+
+def ceiling(world: World) -> float:
+    """The provable ceiling in requests per ns of true time: n permits, each out for a flight and a gap."""
+    flight = world.out + world.back + (world.out_more + world.back_more) / 2
+    gap = gap_ns(world.per, world.remote(), world.lr, world.le_ppm)
+    return world.n / (max(0, gap) + min(flight, world.max_transit))
+
+
+class Crowd:
+    """Workers that send as fast as a gate lets them."""
+
+    def __init__(self, world: World, true: ManualClock) -> None:
+        self.world = world
+        self.true = true
+        self.rng = Random(world.seed)
+        self.arrivals: list[int] = []
+        self.last = 0
+
+    async def worker(self, gate: Gate) -> None:
+        while len(self.arrivals) < self.world.events:
+            async with gate():
+                self.last = self.true.now()
+                out = self.world.out + int(self.rng.random() * self.world.out_more)
+                back = self.world.back + int(self.rng.random() * self.world.back_more)
+                self.arrivals.append(self.last + out)
+                await self.true.sleep_async((out + back) / BILLION)
+
+    async def main(self, enter: Callable[[World, ManualClock], Gate]) -> None:
+        gate = enter(self.world, self.true)
+        workers = [asyncio.ensure_future(self.worker(gate)) for _ in range(self.world.workers)]
+        await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+        for task in workers:
+            task.cancel()
+        for result in await asyncio.gather(*workers, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+
+def compete(name: str, world: World) -> Score:
+    """Let the crowd of a world through a library's gate, and audit what the remote saw."""
+    true = ManualClock(start=1, autojump=True)
+    crowd = Crowd(world, true)
+    enter, modules = PEERS[name]
+    with warnings.catch_warnings(), virtual(true, modules):
+        warnings.simplefilter("ignore")
+        run(crowd.main(enter), clock=true)
+    verdict = audit(world, crowd.arrivals)
+    worst, _ = fullest(list(verdict.readings), world.per * (1 if world.rr else BILLION))
+    # The first n are free for everybody; the ceiling is about those that follow.
+    rate = max(0, len(crowd.arrivals) - world.n) / max(1, crowd.last)
+    return Score(name, len(crowd.arrivals), verdict, worst, rate / ceiling(world), tuple(crowd.arrivals))
+
+
+@contextmanager
+def virtual(true: ManualClock, modules: tuple[str, ...]) -> Iterator[None]:
+    """Give these modules the virtual time instead of the machine's, wherever they imported it from."""
+    fake = {
+        "time": lambda: (EPOCH_NS + true.now()) / BILLION,
+        "time_ns": lambda: EPOCH_NS + true.now(),
+        "monotonic": lambda: true.now() / BILLION,
+        "monotonic_ns": true.now,
+        "perf_counter": lambda: true.now() / BILLION,
+        "perf_counter_ns": true.now,
+    }
+    before: list[tuple[Any, str, Any]] = []
+    for module in map(importlib.import_module, modules):
+        shim = SimpleNamespace(**{**vars(time), **fake})
+        for name, value in list(vars(module).items()):
+            if value is time:
+                before.append((module, name, value))
+                setattr(module, name, shim)
+            elif name in fake and value is getattr(time, name):
+                before.append((module, name, value))
+                setattr(module, name, fake[name])
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def once(acquire: Callable[[], Awaitable[Any]]) -> Gate:
+    """A gate that is passed, and left without a word: most libraries do not care when a request ends."""
+
+    @asynccontextmanager
+    async def gate() -> AsyncIterator[None]:
+        await acquire()
+        yield
+
+    return gate
+
+
+def _headway(world: World, true: ManualClock) -> Gate:
+    clock = TaskClock(true, world.local_clock(), world.le_ppm, [0])
+    return Limiter(world.limit(), clock=clock).hold
+
+
+def _headway_local(world: World, true: ManualClock) -> Gate:
+    """headway without `remote`: the exact sliding log of what was sent, to show what the gap is for."""
+    clock = TaskClock(true, world.local_clock(), world.le_ppm, [0])
+    return Limiter(f"{world.n}/{world.per}ns", clock=clock).hold
+
+
+def _aiolimiter(world: World, _: ManualClock) -> Gate:
+    return once(importlib.import_module("aiolimiter").AsyncLimiter(world.n, world.per / BILLION).acquire)
+
+
+def _asynciolimiter(world: World, _: ManualClock) -> Gate:
+    return once(importlib.import_module("asynciolimiter").StrictLimiter(world.n * BILLION / world.per).wait)
+
+
+def _limits(world: World, true: ManualClock) -> Gate:
+    limits = importlib.import_module("limits")
+    seconds = max(1, round(world.per / BILLION))
+    item = limits.RateLimitItemPerSecond(world.n, seconds)
+    storage = limits.storage.MemoryStorage()
+    limiter = limits.strategies.MovingWindowRateLimiter(storage)
+
+    async def acquire() -> None:
+        while not limiter.hit(item, "lab"):
+            reset = limiter.get_window_stats(item, "lab").reset_time
+            now = (EPOCH_NS + true.now()) / BILLION
+            await asyncio.sleep(max(0.001, reset - now))
+
+    return once(acquire)
+
+
+def _pyrate(world: World, _: ManualClock) -> Gate:
+    pyrate = importlib.import_module("pyrate_limiter")
+    limiter = pyrate.Limiter(pyrate.Rate(world.n, max(1, world.per // 1_000_000)))
+    return once(lambda: limiter.try_acquire_async("lab"))
+
+
+def _throttled(using: str) -> Callable[[World, ManualClock], Gate]:
+    def enter(world: World, _: ManualClock) -> Gate:
+        throttled = importlib.import_module("throttled.asyncio")
+        duration = importlib.import_module("datetime").timedelta(seconds=max(1, round(world.per / BILLION)))
+        quota = throttled.rate_limiter.per_duration(duration, world.n, world.n)
+        gate = throttled.Throttled(
+            key="lab", using=using, quota=quota, timeout=LONG, store=throttled.MemoryStore()
+        )
+        return once(gate.limit)
+
+    return enter
+
+
+_THROTTLED = ("throttled.utils", "throttled.store.memory", "throttled.asyncio.store.memory")
+
+PEERS: dict[str, tuple[Callable[[World, ManualClock], Gate], tuple[str, ...]]] = {
+    "headway": (_headway, ()),
+    "headway without remote": (_headway_local, ()),
+    "aiolimiter": (_aiolimiter, ("aiolimiter.leakybucket",)),
+    "asynciolimiter (strict)": (_asynciolimiter, ("asynciolimiter",)),
+    "limits (moving window)": (_limits, ("limits.storage.memory", "limits.strategies")),
+    "pyrate-limiter": (_pyrate, ("pyrate_limiter.clocks", "pyrate_limiter.limiter")),
+    "throttled-py (sliding window)": (_throttled("sliding_window"), _THROTTLED),
+    "throttled-py (gcra)": (_throttled("gcra"), _THROTTLED),
+}
+
+
+def present() -> tuple[list[str], list[str]]:
+    """The libraries that can be run here, and those that are not installed."""
+    there, missing = [], []
+    for name, (_, modules) in PEERS.items():
+        try:
+            for module in modules:
+                importlib.import_module(module)
+        except ImportError:
+            missing.append(name)
+        else:
+            there.append(name)
+    return there, missing
