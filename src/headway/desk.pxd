@@ -45,6 +45,7 @@ cdef class Desk:
     cdef Permit _entered, _spare
     cdef bint _plain
 
+    @cython.locals(book=Book)
     cdef Permit _grant_quickly(self, key, cost)
 
     @cython.locals(permit=Permit, ours=cython.bint, ledger=Ledger, now=cython.longlong)

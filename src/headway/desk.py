@@ -70,9 +70,10 @@ def current_task() -> int:
     """The identity of the asyncio task that runs in this thread, or 0; costs nothing before asyncio is imported."""
     global _find_loop
     if _find_loop is None:
-        if "asyncio" not in sys.modules:
+        # Half imported, by another thread, asyncio lacks the function; then no loop runs here either.
+        _find_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+        if _find_loop is None:
             return 0
-        _find_loop = sys.modules["asyncio"]._get_running_loop
     loop = _find_loop()
     return 0 if loop is None else id(sys.modules["asyncio"].current_task(loop))
 
@@ -188,20 +189,21 @@ class Desk:
 
     def _grant_quickly(self, key: Any, cost: Any) -> Permit | None:
         """One ledger, cost 1, nobody waiting: a permit, or REFUSED. None for whatever is not so simple."""
+        book = self._book
         if (
             not self._plain
-            or not self._book.solo
+            or not book.solo
             or type(cost) is not int
             or cost != 1
             or (key is not None and type(key) is not str)
         ):
             return None
         if _ATOMIC:
-            return self._quick(self._book, key)
-        lock = self._book.lock
+            return self._quick(book, key)
+        lock = book.lock
         lock.acquire()
         try:
-            return self._quick(self._book, key)
+            return self._quick(book, key)
         finally:
             lock.release()
 

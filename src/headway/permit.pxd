@@ -7,7 +7,6 @@ cdef int _COMPLETE
 cdef bint _ATOMIC
 
 
-@cython.no_gc
 cdef class Permit:
     cdef bint _held
     cdef Book _book
@@ -23,7 +22,6 @@ cdef class Permit:
     cpdef finish(self, error, answered=*, not_sent=*)
 
 
-@cython.no_gc
 cdef class HeldPermit(Permit):
     pass
 
