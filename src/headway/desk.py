@@ -260,10 +260,9 @@ class Desk:
     def permit_for(self, ticket: Ticket) -> Permit:
         """The permit of a granted ticket."""
         book, now = self._book, self._book.clock.now()
-        key = next((key for key in ticket.keys if key is not None), None)
         if len(ticket.marks) == 1 and len(ticket.keys) == 1:
             ledger, mark, tally = ticket.marks[0]
-            permit = new_permit(ledger.get_rule().held, book, key)
+            permit = new_permit(ledger.get_rule().held, book, ticket.keys[0])
             permit._ledger = ledger
             permit._mark = mark
             permit._tally = tally
@@ -275,6 +274,7 @@ class Desk:
                 for i, (ledger, mark, tally) in marks
             ]
             held = any(claim[1].get_rule().held for claim in claims)
+            key = next((key for key in ticket.keys if key is not None), None)
             permit = new_permit(held, book, key)
             permit._claims = claims
         permit._cost = ticket.costs[0]
@@ -287,6 +287,8 @@ class Desk:
     def request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Key and cost of each rule; raises for what makes no sense, before anything has changed."""
         names = self._book.metrics
+        if len(names) == 1 and type(cost) is int and cost == 1 and (key is None or type(key) is str):
+            return (key,), (1,)  # the most usual one; 1 is at most what any limit grants, or the limit is 0
         keys = self._keys(key, names)
         costs = self._costs(cost, names)
         for shelf, shelf_key, number in zip(self._book.shelves, keys, costs, strict=True):

@@ -11,7 +11,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -296,6 +296,22 @@ def test_a_loop_that_was_closed_with_waiters_in_it():
     limiter.acquire(timeout=0).complete()
 
 
+def start(*functions):
+    """A future for each, run in a thread that does not outlive us: a lost wake-up fails the test, and does not hang."""
+
+    def work(future, function):
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            future.set_exception(error)
+
+    futures: list[Future[Any]] = []
+    for function in functions:
+        futures.append(Future())
+        threading.Thread(target=work, args=(futures[-1], function), daemon=True).start()
+    return futures
+
+
 @pytest.mark.realtime
 def test_two_loops_and_threads_at_once():
     """One permit goes around between tasks of two loops and four threads: everybody is woken by somebody else."""
@@ -325,11 +341,10 @@ def test_two_loops_and_threads_at_once():
                 time.sleep(0)
                 inside.remove(who)
 
-    with ThreadPoolExecutor(6) as pool:
-        done = [pool.submit(asyncio.run, loop(number)) for number in (1, 2)]
-        done += [pool.submit(thread, number) for number in range(4)]
-        for future in done:
-            future.result(timeout=30)
+    loops = start(*(functools.partial(asyncio.run, loop(number)) for number in (1, 2)))
+    threads = start(*(functools.partial(thread, number) for number in range(4)))
+    for done in loops + threads:
+        done.result(timeout=20)
     assert len(seen) == 12 * 40
     assert (limiter.stats().waiting, limiter.peek().in_flight) == (0, 0)
     assert limiter.stats().completed == 12 * 40
@@ -357,13 +372,12 @@ def test_waiters_of_two_loops_in_one_line_are_served_in_order():
         await asyncio.gather(*tasks)
 
     permit = limiter.acquire()
-    with ThreadPoolExecutor(2) as pool:
-        loops = [pool.submit(asyncio.run, loop(number)) for number in (0, 1)]
-        while limiter.stats().waiting < 10:
-            time.sleep(0.001)
-        permit.complete()
-        for future in loops:
-            future.result(timeout=30)
+    loops = start(*(functools.partial(asyncio.run, loop(number)) for number in (0, 1)))
+    while limiter.stats().waiting < 10:
+        time.sleep(0.001)
+    permit.complete()
+    for done in loops:
+        done.result(timeout=20)
     assert order == [(i, number) for i in range(5) for number in (0, 1)]
 
 

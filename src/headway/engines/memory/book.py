@@ -313,18 +313,28 @@ class Book:
 
     def _stand(self, ticket: Ticket, indexes: list[int]) -> None:
         """Stand in the lines of what holds the ticket up, and in no other."""
+        if len(self.shelves) == 1:
+            if not ticket.lines:
+                self.waiting += 1
+                self._join(ticket, 0)
+            return
         wanted = {(index, ticket.keys[index]) for index in indexes}
         if not ticket.lines:
             self.waiting += 1
         for line in list(ticket.lines):
             if (line.index, ticket.keys[line.index]) not in wanted:
                 self._leave_line(line, ticket)
-        for place in sorted(wanted, key=lambda place: place[0]):
-            line = self.lines.get(place) or Line(place[0])
-            self.lines[place] = line
-            if ticket.number not in line.tickets:
-                line.join(ticket)
-                line.extend_plan(ticket.costs[place[0]])
+        for index in sorted({index for index, _ in wanted}):
+            self._join(ticket, index)
+
+    def _join(self, ticket: Ticket, index: int) -> None:
+        place = (index, ticket.keys[index])
+        line = self.lines.get(place)
+        if line is None:
+            line = self.lines[place] = Line(index)
+        if ticket.number not in line.tickets:
+            line.join(ticket)
+            line.extend_plan(ticket.costs[index])
 
     def _step_out(self, ticket: Ticket) -> None:
         if ticket.lines:
