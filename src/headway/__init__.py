@@ -23,6 +23,7 @@ from headway.errors import (
     RateLimited,
 )
 from headway.limiter import Event, Limiter
+from headway.pacer import Pacer
 from headway.permit import Permit
 from headway.status import Denied, Stats, Status
 from headway.throttle import throttle
@@ -40,6 +41,7 @@ __all__ = [
     "Limit",
     "LimitMismatch",
     "Limiter",
+    "Pacer",
     "Permit",
     "PermitFinished",
     "RateLimited",

@@ -44,7 +44,7 @@ if not cython.compiled:
 if TYPE_CHECKING:
     from headway.engines.memory.book import Book
 
-Key = str | Mapping[str, str] | None
+Key = str | Mapping[str, str | None] | None
 Cost = int | Mapping[str, int]
 Timeout = float | timedelta | EllipsisType | None
 

@@ -11,6 +11,7 @@ import typer
 from headway import compiled
 from headway.cli.demo import demo
 from headway.cli.explain import explain
+from headway.cli.lab import app as lab
 
 app = typer.Typer(
     name="headway",
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(explain)
+app.add_typer(lab, name="lab")
 
 
 def _version(wanted: bool) -> None:

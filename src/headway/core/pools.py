@@ -191,7 +191,8 @@ class Pools:
         rule = self.rule
         allowed = 0
         if delta >= SMALL:
-            allowed = delta // rule.per * rule.extra
+            allowed = delta // rule.per
+            allowed = allowed * rule.extra if allowed < FOREVER // (rule.extra + 1) else FOREVER
             delta = delta % rule.per
         part = delta * rule.extra + self.carry
         allowed += part // rule.per

@@ -1,0 +1,185 @@
+"""`headway lab`: the adversary against `Window` limits, and other libraries in the same world."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from headway.cli import INTERRUPTED
+from headway.cli.words import count
+from headway.core.durations import to_ns
+from headway.errors import InvalidLimit
+from headway.lab import World, draw, run_world, shrink, tell
+from headway.lab.clocks import BILLION
+from headway.lab.peers import Score, compete, present
+from headway.lab.plot import draw as draw_plot
+from headway.lab.worlds import with_clocks
+
+app = typer.Typer(no_args_is_help=True, help="Attack the limits, in virtual time.")
+CHUNK = 50
+ROUNDS = 5
+
+
+@app.callback()
+def lab() -> None:
+    """Attack the limits, in virtual time."""
+
+
+def _ns(text: str) -> int:
+    try:
+        return to_ns(text) or 0
+    except InvalidLimit as error:
+        raise typer.BadParameter(str(error).replace("invalid limit", "invalid duration")) from None
+
+
+@app.command()
+def window(
+    n: Annotated[
+        int | None, typer.Option(min=1, help="How many the remote allows.  [default: drawn]")
+    ] = None,
+    per: Annotated[str | None, typer.Option(help="In any window of this length.  [default: drawn]")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many send at once.  [default: drawn]")
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help="At most so long each way.  [default: drawn]")] = None,
+    worlds: Annotated[int, typer.Option(min=0, help="How many worlds to attack headway in.")] = 500,
+    events: Annotated[int, typer.Option(min=10, help="Requests in each world.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="The first world; each further one is the next.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = 1,
+    peers: Annotated[bool, typer.Option(help="Let other libraries try, too.")] = True,
+    plot: Annotated[Path | None, typer.Option(help="Draw what the remote saw into this SVG file.")] = None,
+) -> None:
+    """Try to make headway send more than a remote allows.
+
+    Every world is drawn from its seed: clocks that tick and drift as badly as they may, latencies, time-outs, crashes,
+    restarts. What is given here is fixed, the rest is drawn, extremes first. The remote audits every window. Then other
+    libraries, those that are installed, get the same requests without faults and with a perfect clock.
+
+    The exit code is 0 when headway never sent one too many, 1 otherwise.
+    """
+    given = {"n": n, "per": None if per is None else _ns(per), "workers": workers}
+    fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if latency is not None:
+        fixed |= {"out_more": _ns(latency), "back_more": _ns(latency), "spread": "even"}
+    console = Console(highlight=False)
+    try:
+        failed = _attack(console, range(seed, seed + worlds), events, fixed, jobs) if worlds else []
+        if peers or plot:
+            _compare(console, _everyday(seed, events, fixed), plot, everybody=peers)
+    except KeyboardInterrupt:
+        console.print("\nstopped")
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(1 if failed else 0)
+
+
+def _attack(console: Console, seeds: range, events: int, fixed: dict[str, Any], jobs: int) -> list[int]:
+    """Run headway in each world; tell the first that fails, made small. Returns the seeds that failed."""
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    failed: list[int] = []
+    sent, began = 0, time.monotonic()
+    with _progress(console, "worlds", len(seeds)) as advance, _mapper(jobs) as spread:
+        for chunk, (number, bad) in zip(
+            chunks, spread(partial(_run_chunk, events, fixed), chunks), strict=True
+        ):
+            sent += number
+            failed += bad
+            advance(len(chunk))
+    seconds = time.monotonic() - began
+    console.print(
+        f"headway: {count(len(failed), 'world')} of {len(seeds):,} with one too many; {sent:,} requests, "
+        f"{len(seeds) / seconds:.0f} worlds a second",
+        style="red" if failed else None,
+    )
+    if failed:
+        small = shrink(draw(failed[0], events, **fixed))
+        console.print(
+            f"seed {failed[0]}, made small:\n{tell(run_world(small, trace=True))}",
+            markup=False,
+            soft_wrap=True,
+        )
+    return failed
+
+
+def _run_chunk(events: int, fixed: dict[str, Any], seeds: range) -> tuple[int, list[int]]:
+    sent, bad = 0, []
+    for seed in seeds:
+        outcome = run_world(draw(seed, events, **fixed))
+        sent += outcome.events
+        if outcome.verdict.violations:
+            bad.append(seed)
+    return sent, bad
+
+
+@contextmanager
+def _mapper(jobs: int) -> Iterator[Any]:
+    if jobs == 1:
+        yield map
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield pool.map
+
+
+@contextmanager
+def _progress(console: Console, what: str, total: int) -> Iterator[Any]:
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield partial(progress.advance, progress.add_task(what, total=total))
+
+
+def _everyday(seed: int, events: int, fixed: dict[str, Any]) -> list[World]:
+    """Worlds of every day for the comparison: the numbers given, latencies, and a remote clock at its drift's edge."""
+    own = {"n": 10, "per": BILLION, "out_more": 100_000_000, "back_more": 100_000_000, **fixed}
+    own.setdefault("workers", 4 * own["n"])
+    own["max_transit"] = 10 * BILLION + own["out_more"]
+    own["spread"] = "even"
+    made = [World(seed=seed + i, events=max(events, 20 * own["n"]), **own) for i in range(ROUNDS)]
+    return [with_clocks(world, Random(world.seed)) for world in made]
+
+
+def _compare(console: Console, worlds: list[World], plot: Path | None, *, everybody: bool) -> None:
+    names, missing = present()
+    if not everybody:
+        names = names[:1]
+    table = Table(title=_title(worlds[0]), title_justify="left")
+    for column in ("", "requests", "too many", "most in a window", "of the safe ceiling"):
+        table.add_column(column, justify="left" if not column else "right")
+    first: list[Score] = []
+    with _progress(console, "libraries", len(names)) as advance:
+        for name in names:
+            scores = [compete(name, world) for world in worlds]
+            first.append(scores[0])
+            table.add_row(name, *row_of(scores, worlds[0].n))
+            advance(1)
+    console.print(table)
+    if missing and everybody:
+        console.print(f"not installed: {', '.join(missing)}")
+    if plot is not None:
+        plot.write_text(draw_plot(first, worlds[0]), encoding="utf-8")
+        console.print(f"drawn: {plot}")
+
+
+def row_of(scores: list[Score], n: int) -> tuple[str, str, str, str]:
+    """What a library did over several worlds."""
+    too_many = sum(score.verdict.violations for score in scores)
+    worst = max(score.worst for score in scores)
+    share = sum(score.share for score in scores) / len(scores)
+    return f"{sum(score.events for score in scores):,}", f"{too_many:,}", f"{worst} of {n}", f"{share:.1%}"
+
+
+def _title(world: World) -> str:
+    latency = (world.out_more + world.back_more) / BILLION * 1000
+    return (
+        f"{world.n} in any {world.per / BILLION:g} s, {world.workers} workers, round trips up to {latency:g} ms, "
+        f"{ROUNDS} worlds"
+    )
