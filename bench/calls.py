@@ -71,6 +71,19 @@ def literal_key() -> Side:
 
 
 def built_key() -> Side:
+    """The same key as the literal one, but a string that was never seen before: it must be hashed and compared."""
+    limiter = crowd_of_keys()
+    return Side(
+        'f(f"user:{key}")',
+        {"f": limiter.try_acquire},
+        net_of='f"user:{key}"',
+        over=[42] * LIVE_KEYS,
+        granted=lambda: all_live(limiter, "user:42"),
+    )
+
+
+def built_keys() -> Side:
+    """All keys in random order: what the caches of the machine do not have is in here, too."""
     limiter = crowd_of_keys()
     numbers = list(range(LIVE_KEYS))
     random.Random(42).shuffle(numbers)
@@ -160,6 +173,7 @@ SECTION = Section(
         figure("denied", "`Bucket`, `try_acquire()` that is denied", denied),
         figure("key-literal", '10,000 live keys, `try_acquire("user:42")`', literal_key, 2),
         figure("key-built", "10,000 live keys, a freshly built string, net of building it", built_key, 3),
+        figure("keys-built", "10,000 live keys in random order, freshly built, net of building them", built_keys),
         figure("with", "`with limiter:`", with_statement, 3),
         figure("decorator", "decorated trivial `def`, `Bucket`", decorated_bucket, 2.5),
         figure(

@@ -1,9 +1,9 @@
 """All that `make bench` measures, in this order: peers last, because some of them start threads."""
 
-from bench import calls, crowd, keys, peers
+from bench import calls, crowd, keys, pacer, peers
 from bench.figure import Section
 
-SECTIONS: tuple[Section, ...] = (calls.SECTION, crowd.SECTION, keys.SECTION, peers.SECTION)
+SECTIONS: tuple[Section, ...] = (calls.SECTION, crowd.SECTION, keys.SECTION, pacer.SECTION, peers.SECTION)
 
 GROUPS = {
     "unkeyed": "One decision",

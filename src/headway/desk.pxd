@@ -48,7 +48,7 @@ cdef class Desk:
     @cython.locals(book=Book)
     cdef Permit _grant_quickly(self, key, cost)
 
-    @cython.locals(permit=Permit, ours=cython.bint, ledger=Ledger, now=cython.longlong)
+    @cython.locals(permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong)
     cdef Permit _quick(self, Book book, key)
 
     cdef Permit _careful(self, key, cost)

@@ -117,9 +117,8 @@ class Desk:
         permit = self._grant_quickly(key, cost)
         if permit is None:
             permit = self._careful(key, cost)
-        if permit is None or permit is REFUSED:
-            return self._deny(key, cost)
-        return permit
+            return self._deny(key, cost) if permit is None else permit
+        return self._deny(key, cost) if permit is REFUSED else permit
 
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
         """Wait for a permit, first come first served; raises `RateLimited` when `timeout` seconds cannot be
@@ -216,19 +215,19 @@ class Desk:
         next one is needed, it is that one.
         """
         permit: Permit
+        held = book.held
         if cython.compiled:
-            ours = only_ours(self, book, book.held)  # type: ignore[name-defined] # noqa: F821 - in desk.pxd
+            ours = only_ours(self, book, held)  # type: ignore[name-defined] # noqa: F821 - in desk.pxd
         else:
-            ours = getrefcount(book.spare if book.held else self._spare) == 2 and _GIL
+            ours = getrefcount(book.spare if held else self._spare) == 2 and _GIL
         if ours:
-            permit = book.spare if book.held else self._spare  # type: ignore[assignment]
+            permit = book.spare if held else self._spare  # type: ignore[assignment]
             permit._end = 0
-            permit._slot = 0
             permit._key = key
             permit._book = book
         else:
-            permit = new_permit(book.held, book, key)
-            if not book.held:
+            permit = new_permit(held, book, key)
+            if not held:
                 self._spare = permit
         now = book.clock.now()
         # A clock in Python lets others run: only from here on is it certain that nobody waits.
@@ -236,7 +235,7 @@ class Desk:
             permit._end = 3  # nothing was taken, nothing to abandon
             return None
         ledger = book.first.lone if key is None else book.quick(key, now)
-        if ledger.wait(now, 1) != 0:
+        if ledger.wait(now, 1):
             permit._end = 3
             return REFUSED
         permit._mark = ledger.take(now, 1)

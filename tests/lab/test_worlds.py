@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from headway.core.remote import Remote, gap_ns, transit_ns
 from headway.lab import World, audit, draw, run_world, shrink, tell
 from headway.lab.clocks import BILLION, Skewed
 from headway.lab.fates import FATES
@@ -83,6 +84,30 @@ def test_the_ceiling_is_reached():
             spread="edges",
         )
         assert 0.995 <= run_world(world).share <= 1
+
+
+def throughput(**faults):
+    """Requests per second of a saturated 10/s with answers after 50 ms, and the share of faults that it had."""
+    spans = {"max_transit": 2 * BILLION, "back": 0, "out_more": 0, "back_more": 50_000_000, "spread": "edges"}
+    world = World(seed=1, events=10_000, workers=40, local_phase=10**12, timeout=BILLION, **spans, **faults)
+    outcome = run_world(world, trace=True)
+    assert outcome.verdict.violations == 0
+    share = sum(entry[3] != "completed" for entry in outcome.log) / len(outcome.log)
+    return (len(outcome.log) - 10) / (outcome.elapsed / 1e9), share
+
+
+def test_parse_errors_cost_nothing_and_time_outs_what_the_formula_says():
+    usual, _ = throughput()
+    parsed, share = throughput(faults=("parse",), fault_every=10)
+    assert 0.09 < share < 0.11
+    assert parsed / usual >= 0.99
+    timed_out, share = throughput(faults=("mute",), fault_every=10)
+    assert 0.09 < share < 0.11
+    # A permit is out for 25 ms on average, or for a whole transit, and then cools for a gap.
+    remote = Remote(max_transit=2)
+    gap, transit = gap_ns(BILLION, remote, 1, 250) / 1e9, transit_ns(remote, 1, 250) / 1e9
+    formula = 10 / (gap + (1 - share) * 0.025 + share * transit)
+    assert timed_out == pytest.approx(formula, rel=0.01)
 
 
 def test_clocks_keep_the_bound_of_the_proof():

@@ -107,7 +107,7 @@ class BucketLedger(Ledger):
             tat = at
             self.part = 0
         tat += cost * rule.whole
-        if rule.parts > 1:
+        if rule.parts != 1:
             part = self.part + cost * rule.part
             tat += part // rule.parts
             self.part = part % rule.parts

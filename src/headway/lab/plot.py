@@ -1,8 +1,8 @@
 """What the remote saw, as a picture: one row for each library, hand-written SVG.
 
 Every event is a bar at the time that the remote's clock showed. Its height is the number of events in the window that
-ends with it, so a bar above the line is one too many. The fullest window is shaded, and each row shows the stretch around
-its own.
+ends with it, so a bar above the line is one too many. The fullest window is shaded, and each row shows the stretch
+around its own.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def draw(scores: Iterable[Score], world: World) -> str:
     rows = list(scores)
     height = HEAD + ROW * len(rows) + 10
     title = f"never more than {world.n} in any {world.per / BILLION:g} s, by the remote's clock"
+    frame = f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif"'
-        f' font-size="12" role="img" aria-label="{escape(title)}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {frame} role="img" aria-label="{escape(title)}">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         _text(LEFT, 22, f"What the remote saw: {title}?", 15),
         _text(
@@ -83,7 +83,7 @@ def _row(score: Score, world: World, top: int) -> list[str]:
     shade = SHADE if too_many else "#eef3f6"
     parts = [
         _text(LEFT, top + 14, f"{score.name}: {verdict}, {score.share:.1%} of the safe ceiling", 12),
-        f'<rect x="{left:.1f}" y="{floor - tall:.1f}" width="{max(1, right - left):.1f}" height="{tall}" fill="{shade}"/>',
+        f'<path d="M{left:.1f} {floor}V{floor - tall}H{right:.1f}V{floor}Z" fill="{shade}"/>',
         f'<path d="M{LEFT} {floor}H{WIDTH - RIGHT}" stroke="{FAINT}" stroke-width="1"/>',
         f'<path d="M{LEFT} {line:.1f}H{WIDTH - RIGHT}" stroke="{INK}" stroke-width="1" stroke-dasharray="4 3"/>',
         _text(WIDTH - RIGHT - 8, line - 3, str(world.n), 10, FAINT),

@@ -12,6 +12,7 @@ audited at the end, in the order in which they came.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class Outcome:
     events: int
     verdict: Verdict
     share: float
+    elapsed: int
     log: list[tuple[int, int | None, int, str]] | None
 
 
@@ -63,7 +65,13 @@ def run_world(
     with warnings.catch_warnings():
         # Of dropped permits, of many abandoned ones, of latencies that eat the ceiling: all of it is meant here.
         warnings.simplefilter("ignore")
-        return (simulation or Simulation)(world, build, trace).run()
+        collecting = gc.isenabled()
+        gc.disable()  # a world has no cycles, and a heap of tuples would be looked through again and again
+        try:
+            return (simulation or Simulation)(world, build, trace).run()
+        finally:
+            if collecting:
+                gc.enable()
 
 
 class Simulation:
@@ -81,7 +89,7 @@ class Simulation:
         self.granted = 0
         self.waiting = world.workers
         self.resting = 0
-        self.alarm = NEVER
+        self.alarm = self.ready = NEVER  # when the head of the line wakes, and what our clock shows then
         # Whether the head of the line sleeps until a time that no completion can bring forward.
         self.calm = False
         self.busy = 0
@@ -90,7 +98,6 @@ class Simulation:
         self.outs = [min(out, world.max_transit) for out in self._table(world.out, world.out_more)]
         self.backs = self._table(world.back, world.back_more)
         self.naps = [self._nap() for _ in range(TABLE)] if world.nap_error else [0]
-        self.ends = {"complete": self._complete, "cancel": self._cancel, "abandon": self._abandon}
         self.fault_rate = 1 / world.fault_every if world.fault_every and world.faults else 0.0
         self.keen = not (world.bursts or world.rest)
         self.plain = not (self.fault_rate or world.restart_every or world.clairvoyant or trace)
@@ -143,7 +150,7 @@ class Simulation:
         self._forget()
         del self.limiter, self.ledger  # with what its book remembers, while nobody is warned
         verdict = audit(world, self.arrivals)
-        return Outcome(world, len(self.arrivals), verdict, self._share(), self.log)
+        return Outcome(world, len(self.arrivals), verdict, self._share(), self.t, self.log)
 
     def _share(self) -> float:
         """How much of the ceiling was reached: each permit can be used once per flight and gap, and no more often."""
@@ -193,7 +200,10 @@ class Simulation:
             self.dispatch(permit)
 
     def _sleep(self, ready: int) -> None:
-        """Until our clock shows `ready`, more or less."""
+        """Until our clock shows `ready`, more or less; who sleeps already is only woken earlier."""
+        if ready >= self.ready:
+            return
+        self.ready = ready
         due = self.local.when(ready)
         if self.world.nap_error:
             due += self.naps[int(self.random() * TABLE)]
@@ -205,7 +215,7 @@ class Simulation:
 
     def _wake(self, _: None) -> None:
         if self.t == self.alarm:  # otherwise an earlier one took its place
-            self.alarm = NEVER
+            self.alarm = self.ready = NEVER
             self.calm = False
 
     def dispatch(self, permit: Any) -> None:
@@ -250,7 +260,7 @@ class Simulation:
         elif end == "drop":
             self.push(at, self._drop, [permit])
         else:
-            self.push(at, self.ends[end], permit)
+            self.push(at, getattr(self, f"_{end}"), permit)
         if self.log is not None:
             self.log.append((self.t, noted, at, name))
 
@@ -301,7 +311,8 @@ class Simulation:
     def _restart(self, _: None) -> None:
         """The process is gone with all it knew; what it sent is still under way."""
         self._forget()
-        self.alarm, self.calm = NEVER, False
+        self.alarm = self.ready = NEVER
+        self.calm = False
         self.waiting, self.resting = self.world.workers, 0
         if self.world.bursts:
             self.push(self.t + max(self.gap, self.world.per), self._burst, None)

@@ -128,7 +128,7 @@ def draw(seed: int, events: int = 1000, **fixed: Any) -> World:
         bursts=rng.random() < 0.08,
         nap_error=rng.choice((0, 0, 1, per // 20, per // 2)),
         restart_every=rng.choice((0, 0, 0, 0, max(20, 3 * n))),
-        cost=1 if n == 1 or rng.random() < 0.95 else rng.randrange(1, n + 1),
+        cost=1 if n == 1 or n > 1024 or rng.random() < 0.95 else rng.randrange(1, n + 1),
         key=None if rng.random() < 0.93 else "key",
         public=rng.random() < 0.01,
     )
