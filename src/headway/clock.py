@@ -191,10 +191,6 @@ def monotonic() -> int:
     return monotonic_ns()
 
 
-if not cython.compiled:
-    monotonic = monotonic_ns  # one call less
-
-
 def ring(bell: asyncio.Future[None]) -> None:
     if not bell.done():
         bell.set_result(None)
@@ -205,6 +201,9 @@ def substitute_system_clock(clock: Clock | None) -> Clock | None:
     global substitute
     before = substitute
     substitute = clock
+    if not cython.compiled:
+        # Interpreted, a method around the system's function would cost as much as the function.
+        SystemClock.now = staticmethod(monotonic_ns if clock is None else clock.now)  # type: ignore[method-assign, assignment]
     return before
 
 
@@ -222,3 +221,6 @@ def as_clock(clock: Any) -> Clock:
     if missing:
         raise InvalidArgument("clock", clock, f"a clock with {', '.join(missing)}; see headway.Clock")
     return BorrowedClock(clock)
+
+
+substitute_system_clock(None)

@@ -324,3 +324,4 @@ class Simulation:
             if isinstance(what, Permit):
                 what.complete()
         self.heap.clear()
+        self.limiter._book.spare = None  # it may still know a permit whose worker crashed
