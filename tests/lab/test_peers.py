@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from random import Random
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -18,7 +19,7 @@ from headway.lab.worlds import World, with_clocks
 
 
 def everyday(seed=1, events=300):
-    spans = {"out_more": 100_000_000, "back_more": 100_000_000, "max_transit": 2 * BILLION}
+    spans: dict[str, Any] = {"out_more": 100_000_000, "back_more": 100_000_000, "max_transit": 2 * BILLION}
     return with_clocks(World(seed=seed, events=events, workers=40, **spans), Random(seed))
 
 
@@ -79,11 +80,12 @@ def test_the_command(tmp_path):
 
 def test_the_command_tells_a_failing_seed(monkeypatch):
     mutant = MUTANTS[4]
-    number, _ = hunt(mutant, 250)
+    found = hunt(mutant, 250)
+    assert found is not None
     monkeypatch.setattr("headway.cli.lab.run_world", mutant.run)
     monkeypatch.setattr("headway.cli.lab.shrink", lambda world: world)
     told = CliRunner().invoke(
-        app, ["lab", "window", "--worlds", str(number), "--events", "300", "--no-peers"]
+        app, ["lab", "window", "--worlds", str(found[0]), "--events", "300", "--no-peers"]
     )
     assert told.exit_code == 1
     assert "made small" in told.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -88,12 +89,19 @@ def test_the_ceiling_is_reached():
 
 def throughput(**faults):
     """Requests per second of a saturated 10/s with answers after 50 ms, and the share of faults that it had."""
-    spans = {"max_transit": 2 * BILLION, "back": 0, "out_more": 0, "back_more": 50_000_000, "spread": "edges"}
+    spans: dict[str, Any] = {
+        "max_transit": 2 * BILLION,
+        "back": 0,
+        "out_more": 0,
+        "back_more": 50_000_000,
+        "spread": "edges",
+    }
     world = World(seed=1, events=10_000, workers=40, local_phase=10**12, timeout=BILLION, **spans, **faults)
     outcome = run_world(world, trace=True)
     assert outcome.verdict.violations == 0
-    share = sum(entry[3] != "completed" for entry in outcome.log) / len(outcome.log)
-    return (len(outcome.log) - 10) / (outcome.elapsed / 1e9), share
+    log = outcome.log or []
+    share = sum(entry[3] != "completed" for entry in log) / len(log)
+    return (len(log) - 10) / (outcome.elapsed / 1e9), share
 
 
 def test_parse_errors_cost_nothing_and_time_outs_what_the_formula_says():

@@ -18,8 +18,8 @@ could look at. The same seed always gives the same world.
 
 from __future__ import annotations
 
-from headway.lab.audit import Verdict, audit
-from headway.lab.simulate import Outcome, run_world
+from headway.lab.audit import Outcome, Verdict, audit
+from headway.lab.simulate import run_world
 from headway.lab.story import shrink, tell
 from headway.lab.worlds import World, draw
 

@@ -31,6 +31,21 @@ class Verdict:
     readings: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened in a world; `share` (of the ceiling) means something where nothing goes wrong on purpose.
+
+    `elapsed` is true time in ns; the `log`, where asked for, has (granted, noted or None, ended, how) of each request.
+    """
+
+    world: World
+    events: int
+    verdict: Verdict
+    share: float
+    elapsed: int
+    log: list[tuple[int, int | None, int, str]] | None
+
+
 def audit(world: World, arrivals: list[int]) -> Verdict:
     """Look at every window in which these arrivals (true times) may have been counted.
 

@@ -12,10 +12,30 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from headway.lab.worlds import World
+
+
+TABLE = 64
+
+
+def latencies(rng: Random, spread: str, floor: int, more: int) -> list[int]:
+    """A table to choose from: the floor, and what comes on top of it."""
+    if spread == "floor" or not more:
+        return [floor] * TABLE
+    if spread == "edges":
+        return [floor + more * (i & 1) for i in range(TABLE)]
+    if spread == "tail":
+        return [floor + int(rng.expovariate(4 / more)) for _ in range(TABLE)]
+    return [floor + rng.randrange(more + 1) for _ in range(TABLE)]
+
+
+def nap_errors(rng: Random, error: int) -> list[int]:
+    """By how much sleeps end too late, or too early (below zero); half of them are exact."""
+    return [rng.choice((0, 0, -error, rng.randint(-error, error))) for _ in range(TABLE)] if error else [0]
 
 
 class Fate(NamedTuple):

@@ -23,8 +23,9 @@ from headway.core.ledger import Ledger, Rule
 from headway.core.limits import Limit, Window
 from headway.core.remote import Remote
 from headway.core.window import WindowLedger, WindowRule
+from headway.lab.audit import Outcome
 from headway.lab.clocks import BILLION, LocalClock
-from headway.lab.simulate import Outcome, Simulation, run_world
+from headway.lab.simulate import Simulation, run_world
 from headway.lab.worlds import World, draw
 from headway.limiter import Limiter
 

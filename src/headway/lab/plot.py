@@ -94,7 +94,7 @@ def _row(score: Score, world: World, top: int) -> list[str]:
             parts.append(
                 f'<path d="M{x(reading):.1f} {floor}v-{count * scale:.1f}" stroke="{color}" stroke-width="1.6"/>'
             )
-    for window in range(WINDOWS + 1):
+    for window in range(WINDOWS):
         label = f"{(start + window * span - readings[0]) / unit / BILLION:.4g} s"
         parts.append(_text(x(start + window * span), floor + 13, label, 10, FAINT))
     return parts

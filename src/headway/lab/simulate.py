@@ -4,10 +4,8 @@ The naive simulator is a task per worker on an event loop; it spends its time on
 moments (a permit ends, a sleep ends, a burst comes) and a count of workers who wait. What is simulated is everything
 around the limiter; the limiter is the real one, asked through `try_acquire` and told through the ends of its permits,
 as a line of waiting tasks would do: the head of the line sleeps until the promised time and asks again, and whenever a
-permit comes back it is called. (`headway.lab.tasks` runs smaller worlds with real tasks.)
-
-When the remote notes a request is decided when it is dispatched, so arrivals need no moment of their own; they are
-audited at the end, in the order in which they came.
+permit comes back it is called. (`headway.lab.tasks` runs smaller worlds with real tasks.) Arrivals are decided at
+dispatch and audited at the end, so they need no moment of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -23,29 +20,16 @@ from typing import Any
 
 from headway.core.limits import Window
 from headway.core.remote import gap_ns
-from headway.lab.audit import Verdict, audit
+from headway.lab.audit import Outcome, audit
 from headway.lab.clocks import LocalClock
-from headway.lab.fates import FATES, Fate, Request
+from headway.lab.fates import FATES, TABLE, Fate, Request, latencies, nap_errors
 from headway.lab.worlds import World
 from headway.limiter import Limiter
 from headway.permit import Permit
 
 NEVER = 1 << 200
-TABLE = 64
 
 Build = Callable[[World, Window, LocalClock, str], Limiter]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What happened in a world; `share` (of the ceiling) means something where nothing goes wrong on purpose."""
-
-    world: World
-    events: int
-    verdict: Verdict
-    share: float
-    elapsed: int
-    log: list[tuple[int, int | None, int, str]] | None
 
 
 def build(_: World, limit: Window, clock: LocalClock, start: str) -> Limiter:
@@ -78,8 +62,8 @@ class Simulation:
     def __init__(self, world: World, build: Build, trace: bool) -> None:
         self.world = world
         self.build = build
-        self.rng = Random(world.seed)
-        self.random = self.rng.random
+        self.rng = rng = Random(world.seed)
+        self.random = rng.random
         self.local = world.local_clock()
         self.clock = LocalClock(world.lr, world.le_ppm)
         self.clock.shown = self.local.reading(0)
@@ -95,9 +79,11 @@ class Simulation:
         self.busy = 0
         self.arrivals: list[int] = []
         self.log: list[tuple[int, int | None, int, str]] | None = [] if trace else None
-        self.outs = [min(out, world.max_transit) for out in self._table(world.out, world.out_more)]
-        self.backs = self._table(world.back, world.back_more)
-        self.naps = [self._nap() for _ in range(TABLE)] if world.nap_error else [0]
+        self.outs = [
+            min(out, world.max_transit) for out in latencies(rng, world.spread, world.out, world.out_more)
+        ]
+        self.backs = latencies(rng, world.spread, world.back, world.back_more)
+        self.naps = nap_errors(rng, world.nap_error)
         self.fault_rate = 1 / world.fault_every if world.fault_every and world.faults else 0.0
         self.keen = not (world.bursts or world.rest)
         self.plain = not (self.fault_rate or world.restart_every or world.clairvoyant or trace)
@@ -110,21 +96,6 @@ class Simulation:
         self.limiter = self.build(self.world, self.limit, self.clock, start)
         self.ledger = self.limiter._book.first.look(self.world.key)
         assert self.ledger.get_rule().held
-
-    def _table(self, floor: int, more: int) -> list[int]:
-        """Latencies to choose from: the floor, and what comes on top of it."""
-        spread = self.world.spread
-        if spread == "floor" or not more:
-            return [floor] * TABLE
-        if spread == "edges":
-            return [floor + more * (i & 1) for i in range(TABLE)]
-        if spread == "tail":
-            return [floor + int(self.rng.expovariate(4 / more)) for _ in range(TABLE)]
-        return [floor + self.rng.randrange(more + 1) for _ in range(TABLE)]
-
-    def _nap(self) -> int:
-        error = self.world.nap_error
-        return self.rng.choice((0, 0, -error, self.rng.randint(-error, error)))
 
     # -- the loop
 
@@ -149,8 +120,9 @@ class Simulation:
                 self.serve()
         self._forget()
         del self.limiter, self.ledger  # with what its book remembers, while nobody is warned
-        verdict = audit(world, self.arrivals)
-        return Outcome(world, len(self.arrivals), verdict, self._share(), self.t, self.log)
+        return Outcome(
+            world, len(self.arrivals), audit(world, self.arrivals), self._share(), self.t, self.log
+        )
 
     def _share(self) -> float:
         """How much of the ceiling was reached: each permit can be used once per flight and gap, and no more often."""
@@ -211,9 +183,9 @@ class Simulation:
             due = self.t + 1
         if due < self.alarm:
             self.alarm = due
-            self.push(due, self._wake, None)
+            heappush(self.heap, (due, next(self.numbers), self._wake, None))
 
-    def _wake(self, _: None) -> None:
+    def _wake(self, _: Any) -> None:
         if self.t == self.alarm:  # otherwise an earlier one took its place
             self.alarm = self.ready = NEVER
             self.calm = False
@@ -296,12 +268,12 @@ class Simulation:
         if self.world.bursts:
             self.resting += 1
         elif self.world.rest:
-            self.push(self.t + int(self.random() * self.world.rest), self._come, 1)
+            self.push(self.t + int(self.random() * self.world.rest), self._come, None)
         else:
             self.waiting += 1
 
-    def _come(self, workers: int) -> None:
-        self.waiting += workers
+    def _come(self, _: Any) -> None:
+        self.waiting += 1
 
     def _burst(self, _: None) -> None:
         self.waiting += self.resting

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from headway.lab.audit import Verdict
+from headway.lab.audit import Outcome, Verdict
 from headway.lab.clocks import BILLION, Skewed
-from headway.lab.simulate import Outcome, run_world
+from headway.lab.simulate import run_world
 from headway.lab.worlds import World
 
 Run = Callable[[World], Outcome]
@@ -69,8 +69,8 @@ def tell(outcome: Outcome) -> str:
     >>> from headway.lab.mutants import MUTANTS, hunt
     >>> number, outcome = hunt(MUTANTS[1], 100)
     >>> small = shrink(outcome.world, MUTANTS[1].run)
-    >>> print(tell(MUTANTS[1].run(small, trace=True)).splitlines()[0])  # doctest: +ELLIPSIS
-    ... events in a window that allows ...
+    >>> "events in a window that allows" in tell(MUTANTS[1].run(small, trace=True))
+    True
     """
     world, verdict = outcome.world, outcome.verdict
     local, remote = world.local_clock(), world.remote_clock()
