@@ -28,8 +28,8 @@ cdef class Pacer:
     @cython.locals(mine=Pacer, rule=PoolRule)
     cdef Pacer _mine(self)
 
-    cdef _change(self, pace)
-    cdef _look(self)
+    cpdef _change(self, pace)
+    cpdef _look(self)
     cdef _checked(self, ops)
     cdef Turn _join(self, ops, bell)
     cdef long long _until(self, Turn turn, long long now)
