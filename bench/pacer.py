@@ -101,9 +101,7 @@ def hold_findings(rate: int, effort: Effort) -> Findings:
 
 
 # In this process: they are few, they sleep, and each makes its own pacer and threads.
-HOLDING: dict[int, Probe] = {
-    rate: (lambda effort, rate=rate: hold_findings(rate, effort)) for rate in RATES
-}
+HOLDING: dict[int, Probe] = {rate: (lambda effort, rate=rate: hold_findings(rate, effort)) for rate in RATES}
 
 
 def figures() -> tuple[Figure, ...]:
@@ -122,7 +120,12 @@ SECTION = Section(
     "The pacer",
     (
         Figure(
-            "pacer", "`acquire()`, 1e9/s: calls/s over those of `time.monotonic_ns()`", single, ">=", 0.75, "x"
+            "pacer",
+            "`acquire()`, 1e9/s: calls/s over those of `time.monotonic_ns()`",
+            single,
+            ">=",
+            0.75,
+            "x",
         ),
         Figure(
             "pacer-threads", f"{CROWD} threads on one pacer over 1 thread, calls/s", parallel, ">=", 0.8, "x"

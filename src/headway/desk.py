@@ -222,6 +222,9 @@ class Desk:
             ours = getrefcount(book.spare if held else self._spare) == 2 and _GIL
         if ours:
             permit = book.spare if held else self._spare  # type: ignore[assignment]
+            if held:
+                # Nobody but its holder may have it from here on: a finalizer waits for the last reference.
+                book.spare = None
             permit._end = 0
             permit._key = key
             permit._book = book

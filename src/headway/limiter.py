@@ -178,7 +178,8 @@ class Limiter(Desk):
         if limit not in self._rules:
             if len(self._rules) > 10_000:
                 self._rules.clear()
-            resolution_ns = -(-int(clock.resolution * 1e12) // 1000)
+            # A clock that claims no ticks is still read in whole nanoseconds.
+            resolution_ns = max(1, -(-int(clock.resolution * 1e12) // 1000))
             self._rules[limit] = rules_of(limit, resolution_ns, clock.drift_ppm)
         return self._rules[limit]
 

@@ -31,17 +31,27 @@ def shows_answer(error: BaseException) -> bool:
     >>> shows_answer(KeyError("items")), shows_answer(TimeoutError())
     (True, False)
     """
-    if getattr(error, "response", None) is not None:
+    if getattr(error, "response", None) is not None or _tells_status(error):
         return True
-    return isinstance(error, _AFTER_AN_ANSWER) and not isinstance(error, OSError)
+    if isinstance(error, OSError):
+        # A certificate that is refused is a ValueError too. Of these only a parser's (requests) shows an answer.
+        return any(kind.__name__ == "JSONDecodeError" for kind in type(error).__mro__)
+    return isinstance(error, _AFTER_AN_ANSWER)
+
+
+def _tells_status(error: BaseException) -> bool:
+    """Whether it is itself the answer (urllib), or quotes its status and headers (aiohttp)."""
+    status = getattr(error, "status", None)
+    return isinstance(status, int) and 100 <= status <= 599 and getattr(error, "headers", None) is not None
 
 
 def shows_nothing_sent(error: BaseException) -> bool:
     """Whether the error, or the one that directly caused it, proves that nothing left this machine.
 
     HTTP libraries wrap the operating system's error: as `__cause__`, as `reason` (urllib), `os_error` (aiohttp)
-    or as their first argument (requests). `__context__` is not followed: an earlier attempt that was refused
-    proves nothing about the one that failed.
+    or as their first argument (requests). Where a name has several addresses, all of them must have failed so
+    (anyio, below httpx, gives a group as the cause of an OSError). `__context__` is not followed: an earlier attempt
+    that was refused proves nothing about the one that failed.
 
     >>> shows_nothing_sent(ConnectionRefusedError()), shows_nothing_sent(ConnectionResetError())
     (True, False)
@@ -49,8 +59,11 @@ def shows_nothing_sent(error: BaseException) -> bool:
     seen: set[int] = set()
     current: object = error
     while isinstance(current, BaseException) and id(current) not in seen:
-        if isinstance(current, _BEFORE_SENDING):
+        # Without a type to import: aiohttp has resolvers whose errors are not the operating system's.
+        if isinstance(current, _BEFORE_SENDING) or type(current).__name__ == "ClientConnectorDNSError":
             return True
+        if isinstance(current, OSError) and isinstance(current.__cause__, BaseExceptionGroup):
+            return all(shows_nothing_sent(attempt) for attempt in current.__cause__.exceptions)
         seen.add(id(current))
         first = current.args[0] if current.args else None
         wrapped = (

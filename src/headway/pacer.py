@@ -155,9 +155,8 @@ class Pacer:
             return True
         me = self._mine()
         number = me._checked(ops)
-        rule = me._pools.rule
-        if number * (rule.whole * rule.parts + rule.part) > rule.full * rule.parts:
-            most = rule.full * rule.parts // (rule.whole * rule.parts + rule.part)
+        most = me._pools.rule.at_once
+        if number > most:
             raise InvalidArgument(
                 "ops", ops, f"at most {most}, all that the pools ever hold at once; acquire() waits for more"
             )
@@ -257,8 +256,10 @@ class Pacer:
         (4.999, 1000000, 4998000000)
         """
         rows = [each._look() for each in (self._children if self._scoped else (self,))]
-        sums = [sum(column) for column in zip(*rows, strict=True)] if rows else [0] * 7
-        return PacerStats(*sums, self.rate, self.ratio)
+        ops, elapsed, consumed, active, burst, waiting, waiters = (
+            [sum(column) for column in zip(*rows, strict=True)] if rows else [0] * 7
+        )
+        return PacerStats(ops, elapsed, consumed, active, burst, waiting, waiters, self.rate, self.ratio)
 
     def _look(self) -> tuple[int, ...]:
         with self._lock:

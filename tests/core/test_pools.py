@@ -18,9 +18,7 @@ RATES = st.one_of(
     st.integers(1, 10**9),
 )
 RATIOS = st.sampled_from([1, 1.0, 1.1, 1.5, 2, 1.000001, 3.7, 100, Fraction(4, 3)])
-DELTAS = st.one_of(
-    st.integers(0, 300), st.integers(0, 10**6), st.integers(0, 10**10), st.integers(0, 10**16)
-)
+DELTAS = st.one_of(st.integers(0, 300), st.integers(0, 10**6), st.integers(0, 10**10), st.integers(0, 10**16))
 COMMANDS = st.lists(
     st.tuples(
         st.sampled_from(

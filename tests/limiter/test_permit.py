@@ -596,3 +596,17 @@ def test_permits_travel_between_threads():
         thread.join(30)
     assert relay.errors == []
     assert (limiter.peek().in_flight, limiter.stats().granted, limiter.stats().completed) == (0, 1600, 1600)
+
+
+@pytest.mark.parametrize("limit", ["1 concurrent", Window(1, per=1, remote=Remote(max_transit=1))], ids=str)
+def test_a_permit_object_that_was_used_before_can_be_dropped_too(clock, limit):
+    """A held permit is recycled when it is completed; whoever gets it next may still drop it."""
+    limiter = Limiter(limit, clock=clock)
+    for _ in range(3):
+        limiter.try_acquire().complete()
+        clock.advance(5)
+    with pytest.warns(ResourceWarning, match="dropped without an end"):
+        limiter.try_acquire()
+    clock.advance(5)
+    assert limiter.stats().abandoned == 1
+    limiter.try_acquire().complete()

@@ -12,6 +12,7 @@ from headway import compiled
 from headway.cli.demo import demo
 from headway.cli.explain import explain
 from headway.cli.lab import app as lab
+from headway.cli.pace import pace
 
 app = typer.Typer(
     name="headway",
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(explain)
+app.command()(pace)
 app.add_typer(lab, name="lab")
 
 

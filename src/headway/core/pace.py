@@ -90,7 +90,7 @@ def _exact(value: object) -> Fraction | None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
         return None
     if isinstance(value, numbers.Rational):
-        return Fraction(value.numerator, value.denominator)
+        return Fraction(value)
     number = float(value)
     return Fraction(float.__repr__(number)) if math.isfinite(number) else None
 
@@ -122,7 +122,9 @@ def _rate(scan: Scanner) -> Fraction:
             scan.fail("/ or per and a duration (500/s), or a comma", at=word_at)
         count = count * SECOND / _duration(scan)
     if not MIN_RATE <= count <= MAX_RATE:
-        scan.fail(_RATES, "a rate of 0 or less never comes to an end" if count <= 0 else "out of range", start)
+        scan.fail(
+            _RATES, "a rate of 0 or less never comes to an end" if count <= 0 else "out of range", start
+        )
     return count
 
 
@@ -140,11 +142,12 @@ def _item(scan: Scanner, pace: Pace) -> Pace:
     start = scan.at
     if first.isalpha():
         word = scan.word()
-        for field, words in (("verb", VERBS), ("scope", SCOPES)):
-            if word in words:
-                if getattr(pace, field) is not None:
-                    scan.fail(_ITEMS, f"a second {field}", start)
-                return pace._replace(**{field: word})
+        if (word in VERBS and pace.verb is not None) or (word in SCOPES and pace.scope is not None):
+            scan.fail(_ITEMS, "a second verb" if word in VERBS else "a second scope", start)
+        if word in VERBS:
+            return pace._replace(verb=word)
+        if word in SCOPES:
+            return pace._replace(scope=word)
         near = difflib.get_close_matches(word, VERBS + SCOPES, 1, 0.6)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         scan.fail(_ITEMS, f"unknown word {word!r}{hint}", start)

@@ -4,7 +4,7 @@ cimport cython
 @cython.final
 cdef class PoolRule:
     cdef readonly object rate, ratio
-    cdef readonly long long whole, part, parts, extra, per, active_size, burst_size, full, most
+    cdef readonly long long whole, part, parts, extra, per, active_size, burst_size, full, at_once, most
 
 
 @cython.final

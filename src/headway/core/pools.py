@@ -1,4 +1,3 @@
-# cython: cdivision=True
 """Three pools of time: hold a rate, know how far behind it the work is, catch up without a flood.
 
 A load generator shall start 1000 operations a second, for hours. The naive way sleeps a millisecond after each: the
@@ -77,6 +76,7 @@ class PoolRule:
 
     __slots__ = (
         "active_size",
+        "at_once",
         "burst_size",
         "extra",
         "full",
@@ -101,6 +101,7 @@ class PoolRule:
         self.active_size: int = max(ACTIVE_NS, -(-2 * cost.numerator // cost.denominator))
         self.burst_size: int = self.active_size * self.extra // self.per
         self.full: int = self.active_size + self.burst_size
+        self.at_once: int = self.full * cost.denominator // cost.numerator
         # What can be asked for in one go, so that no product leaves 63 bits.
         self.most: int = min(MAX_DEBT // (self.whole + 1), MAX_DEBT // max(self.part, 1))
 

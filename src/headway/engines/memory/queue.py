@@ -1,0 +1,257 @@
+"""Who is granted what, and who waits: decisions under the lock, and the lines of those who could not be granted.
+
+**Time made up.** The head of a line wakes a little late, and if it took its permit at that moment every lateness would
+add up: 1000/s would become 930. A bucket promises slots, so the head takes the slot it was due, not the moment it woke;
+but never one more than `CATCH_UP` ago, or a machine that was asleep for a minute would let a minute's worth go at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headway.core.bucket import BucketRule
+from headway.core.ledger import FOREVER
+from headway.core.line import Line, Ticket
+from headway.engines.memory.vault import Vault
+from headway.errors import Closed, RateLimited
+
+if TYPE_CHECKING:
+    from headway.core.ledger import Ledger
+    from headway.engines.memory.shelf import Shelf
+
+CATCH_UP = 50_000_000
+
+
+class Queue(Vault):
+    """Grants what is there, and keeps the others in the order in which they came."""
+
+    __slots__ = ()
+
+    def decide(self, ticket: Ticket, stand: bool) -> bool:
+        """Grant `ticket` if it is its turn and everything it needs is there; otherwise let it `stand` in line.
+
+        `ticket.ready` then says when to ask again: at a time, or (None) when the bell rings.
+        """
+        self.enter()
+        try:
+            return self._decide(ticket, stand)
+        finally:
+            self.leave()
+
+    def _decide(self, ticket: Ticket, stand: bool) -> bool:
+        now = self.clock.now()
+        if self.forked:
+            self._forked_notice()
+        if self.closed:
+            raise Closed(self.name)
+        if self.off:
+            self._step_out(ticket)
+            ticket.granted = True
+            return True
+        if ticket.slot:
+            return self._redeem(ticket, now)
+        if not ticket.number:
+            self.numbers += 1
+            ticket.number = self.numbers
+            ticket.since = now
+        claims: list[tuple[int, Ledger, int]] = []
+        holding = self._weigh(ticket, stand, now, claims)
+        if not holding:
+            self._take(ticket, claims, now)
+            return True
+        if stand:
+            self._stand(ticket, holding)
+        return False
+
+    def _weigh(
+        self, ticket: Ticket, stand: bool, now: int, claims: list[tuple[int, Ledger, int]]
+    ) -> list[int]:
+        """Ask every ledger the ticket needs: into `claims` goes what is there, returned is what holds it up.
+
+        Sets `ticket.ready`, when to ask again; None for when the bell rings.
+        """
+        wall = self.clock.wall() if self.walled else 0
+        resume = self.resume_time(ticket.keys, now)
+        ready: int | None = resume
+        holding: list[int] = [0] if resume > now else []
+        for index, shelf in enumerate(self.shelves):
+            cost = ticket.costs[index]
+            if cost == 0:
+                continue
+            key = ticket.keys[index]
+            if shelf.countdown <= 0:
+                shelf.sweep(now, wall)
+            ledger = shelf.find(key)
+            rule = ledger.get_rule()
+            if stand and cost > rule.capacity:
+                raise self.refusal(ticket.keys)
+            at = wall if rule.walled else now
+            line = self.lines.get((index, key))
+            if line is not None and self._behind(line, ticket):
+                holding.append(index)
+                ready = self._hint(ticket, line, ledger, at + resume - now, resume) if stand else None
+                continue
+            if ledger.wait(at, cost) == 0:
+                claims.append((index, ledger, at))
+                continue
+            holding.append(index)
+            sure = ledger.sure(at, cost)
+            if sure >= FOREVER:
+                ready = None
+            elif ready is not None:
+                ready = max(ready, now + sure)
+        ticket.ready = ready
+        return holding
+
+    def _behind(self, line: Line, ticket: Ticket) -> bool:
+        """Whether somebody who can still be woken is before the ticket."""
+        while line.tickets:
+            head = line.head()
+            if head.number >= ticket.number:
+                return False
+            if head.bell is None or head.bell.alive():
+                return True
+            self._step_out(head)
+        return False
+
+    def _hint(self, ticket: Ticket, line: Line, ledger: Ledger, at: int, now: int) -> int | None:
+        """When a ticket behind others will be due if nobody gives up, so that it can wake without being called.
+
+        Only for who comes to the line, and only where the schedule is known; who wakes and is still not the
+        head waits for the bell.
+        """
+        if len(self.shelves) > 1 or ledger.get_rule().held or ticket.number in line.tickets:
+            return None
+        return now + line.forecast(ledger, at, ticket.costs[line.index])
+
+    def _take(self, ticket: Ticket, claims: list[tuple[int, Ledger, int]], now: int) -> None:
+        waited = bool(ticket.lines)
+        for index, ledger, at in claims:
+            moment = at
+            cost = ticket.costs[index]
+            if waited and len(claims) == 1 and type(ledger.get_rule()) is BucketRule:
+                line = ticket.lines[0]
+                since = max(ticket.since, line.served, self.resumed, now - CATCH_UP)
+                moment = min(at, since + ledger.wait(since, cost))
+                line.served = moment
+            mark = ledger.take(moment, cost)
+            ledger.use(moment, mark)
+            ticket.marks.append((ledger, mark, ledger.tally))
+        ticket.granted = True
+        self.granted += 1
+        self._step_out(ticket)
+
+    def _stand(self, ticket: Ticket, indexes: list[int]) -> None:
+        """Stand in the lines of what holds the ticket up, and in no other."""
+        if len(self.shelves) == 1:
+            if not ticket.lines:
+                self.waiting += 1
+                self._join(ticket, 0)
+            return
+        wanted = {(index, ticket.keys[index]) for index in indexes}
+        if not ticket.lines:
+            self.waiting += 1
+        for line in list(ticket.lines):
+            if (line.index, ticket.keys[line.index]) not in wanted:
+                self._leave_line(line, ticket)
+        for index in sorted({index for index, _ in wanted}):
+            self._join(ticket, index)
+
+    def _join(self, ticket: Ticket, index: int) -> None:
+        place = (index, ticket.keys[index])
+        line = self.lines.get(place)
+        if line is None:
+            line = self.lines[place] = Line(index)
+        if ticket.number not in line.tickets:
+            line.join(ticket)
+            line.extend_plan(ticket.costs[index])
+
+    def _step_out(self, ticket: Ticket) -> None:
+        if ticket.lines:
+            self.waiting -= 1
+            for line in list(ticket.lines):
+                self._leave_line(line, ticket)
+
+    def _leave_line(self, line: Line, ticket: Ticket) -> None:
+        was_head = line.head() is ticket
+        line.leave(ticket)
+        ticket.lines.remove(line)
+        if not line.tickets:
+            del self.lines[(line.index, ticket.keys[line.index])]
+        elif was_head:
+            head = line.head()
+            if head.ready is None or head.ready > self._due(line, head):
+                self._ring(head)
+
+    def _due(self, line: Line, head: Ticket) -> int:
+        """When the head of a line can take what it needs there."""
+        shelf: Shelf = self.shelves[line.index]
+        ledger = shelf.look(head.keys[line.index])
+        now = self.clock.now()
+        at = self.clock.wall() if ledger.get_rule().walled else now
+        return now + ledger.wait(at, head.costs[line.index])
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Leave every line: cancelled, timed out or interrupted. Those behind move up.
+
+        Who was promised a slot gives back what nobody has been promised after it.
+        """
+        self.enter()
+        try:
+            self._step_out(ticket)
+            self._forget_promise(ticket)
+            claims = [(index, cost) for index, cost in enumerate(ticket.costs) if cost]
+            for (index, cost), (ledger, mark, tally) in zip(claims, ticket.marks, strict=False):
+                ledger.cancel(self.time_for(ledger), cost, mark, tally)
+                self.call_head(index, ticket.keys[index])
+            self.granted -= bool(ticket.marks)
+            ticket.marks.clear()
+        finally:
+            self.leave()
+
+    def _redeem(self, ticket: Ticket, now: int) -> bool:
+        """Whether the slot that a waiter was promised has come; a pause, or who used its own late, may move it."""
+        slot = max(ticket.slot, self.resume_time(ticket.keys, now))
+        if now >= slot:
+            slot = now + max(ledger.use(now, mark) for ledger, mark, _ in ticket.marks)
+        ticket.ready = slot
+        if slot <= now:
+            ticket.granted = True
+            self._forget_promise(ticket)
+        return ticket.granted
+
+    def _forget_promise(self, ticket: Ticket) -> None:
+        if ticket in self.promised:
+            self.promised.discard(ticket)
+            self.waiting -= 1
+
+    def _ring(self, ticket: Ticket) -> None:
+        if ticket.bell is None:
+            return
+        if ticket.bell.alive():
+            ticket.bell.ring()
+        else:
+            self._step_out(ticket)
+
+    def call_head(self, index: int, key: str | None) -> None:
+        """Something came back to this ledger: let the head of its line look again."""
+        line = self.lines.get((index, key))
+        if line is not None:
+            line.plan = None
+            self._ring(line.head())
+
+    def call_heads(self) -> None:
+        for line in list(self.lines.values()):
+            line.plan = None
+            self._ring(line.head())
+
+    def refusal(self, keys: tuple[str | None, ...]) -> RateLimited:
+        """The error for what no waiting brings: a limit of 0, or one that was lowered below what is wanted."""
+        rules = [shelf.rule_for(key) for shelf, key in zip(self.shelves, keys, strict=True)]
+        least = min(rules, key=lambda rule: rule.capacity)
+        return RateLimited(float("inf"), limit=least.limit, key=keys[0], reason="never")
+
+    def _forked_notice(self) -> None:
+        self.forked = False
+        if self.on_fork is not None:
+            self.on_fork(self)
