@@ -1,6 +1,12 @@
 cimport cython
 
 
+cdef unsigned long long SMALL
+
+@cython.locals(short=cython.uint, short_by=cython.uint)
+cdef unsigned long long quotient(unsigned long long number, unsigned long long by) noexcept
+
+
 @cython.final
 cdef class PoolRule:
     cdef readonly object rate, ratio
@@ -26,7 +32,7 @@ cdef class Pools:
     @cython.locals(rule=PoolRule, delta=cython.longlong, room=cython.longlong)
     cpdef void fill(self, long long now) noexcept
 
-    @cython.locals(rule=PoolRule, allowed=cython.longlong, part=cython.longlong)
+    @cython.locals(rule=PoolRule, room=cython.longlong, allowed=cython.longlong, part=cython.longlong, whole=cython.longlong)
     cdef void move(self, long long delta) noexcept
 
     @cython.locals(rule=PoolRule, cost=cython.longlong, left=cython.longlong, lacking=cython.longlong)

@@ -1,0 +1,24 @@
+"""200 tasks and 32 threads on one limiter, against an API in another process that counts by its own clock."""
+
+import pytest
+
+from headway.demo.soak import TASKS, THREADS, soak
+
+pytestmark = pytest.mark.realtime
+
+
+def test_not_one_429():
+    result = soak(4, count=100, seed=3)
+    assert (TASKS, THREADS) == (200, 32)
+    assert (result.refused, result.report.refused, result.report.violations) == (0, 0, 0), result
+    assert result.report.accepted == result.calls
+    assert 0 < result.by_threads < result.calls
+    assert result.report.most_in_window <= 100
+    assert result.use > 0.9, result  # 0.99 and more on a machine that is not busy
+
+
+def test_the_api_would_have_told():
+    """The same API, told to allow fewer than the limiter thinks, answers 429: the test above can fail."""
+    result = soak(1.5, count=100, allowed=90, seed=3)
+    assert result.refused > 0
+    assert result.report.violations > 0
