@@ -173,7 +173,9 @@ SECTION = Section(
         figure("denied", "`Bucket`, `try_acquire()` that is denied", denied),
         figure("key-literal", '10,000 live keys, `try_acquire("user:42")`', literal_key, 2),
         figure("key-built", "10,000 live keys, a freshly built string, net of building it", built_key, 3),
-        figure("keys-built", "10,000 live keys in random order, freshly built, net of building them", built_keys),
+        figure(
+            "keys-built", "10,000 live keys in random order, freshly built, net of building them", built_keys
+        ),
         figure("with", "`with limiter:`", with_statement, 3),
         figure("decorator", "decorated trivial `def`, `Bucket`", decorated_bucket, 2.5),
         figure(

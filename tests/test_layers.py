@@ -15,7 +15,7 @@ LAYERS = (
     {"engines"},
     {"flows"},
     {"drive"},
-    {"outcome", "status", "health"},
+    {"outcome", "status", "health", "calibrate"},
     {"permit", "desk", "hold", "calls", "limiter", "throttle", "pacer"},
     {"headway"},  # the package itself: what `from headway import Limiter` reads
     {"integrations", "service"},

@@ -11,6 +11,7 @@ you call. `testing` has clocks that you can turn.
 """
 
 from headway import _form  # noqa: F401 - first of all: it decides which form of the others is loaded
+from headway.calibrate import calibrate
 from headway.clock import Clock, SystemClock, compiled
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.notation import parse
@@ -51,6 +52,7 @@ __all__ = [
     "Status",
     "SystemClock",
     "Window",
+    "calibrate",
     "compiled",
     "parse",
     "throttle",

@@ -101,7 +101,7 @@ def test_each_fill_is_the_original_formula(rate, ratio, deltas):
         pool, waiting = pools.pool, pools.waiting
         to_active = min(delta, max(0, size - pool))
         overflow = waiting + delta - to_active
-        allowed = min(size + burst - pool - to_active, min(Fraction(delta, size), 1) * burst)
+        allowed = min(size + burst - pool - to_active, min(Fraction(delta, size), Fraction(1)) * burst)
         moved = min(allowed, overflow)
         pools.fill(pools.at + delta)
         assert abs(pools.pool - (pool + to_active + moved)) <= 1

@@ -336,6 +336,14 @@ def test_disabled_means_disabled():
         assert law(pacer).ops == 0
 
 
+def test_spinning_and_napping_stay_out_of_virtual_time():
+    with virtual_time() as clock:
+        Pacer("10/s", spin=0.05).acquire()
+        assert clock.now() == 100 * MS
+        Pacer("100000/s").acquire(3)
+        assert clock.now() == 100 * MS + 30_000
+
+
 @pytest.mark.realtime
 def test_real_time_and_spinning():
     for spin in (0, 0.0005):

@@ -237,7 +237,7 @@ def test_fork_inside_a_block():
 
 @needs_fork
 def test_permits_of_threads_that_are_not_there():
-    """What other threads held at the fork nobody can hand back in the child; reset() is the way out (docs/limiter.md)."""
+    """Nobody in the child can hand back what other threads held at the fork: reset() is the way out."""
     limiter = Limiter("2 concurrent")
     taken, done = threading.Event(), threading.Event()
 

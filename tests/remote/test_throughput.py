@@ -16,6 +16,7 @@ which for these figures is 1.12 / (1.12 + 0.1 * 1.9), about 0.855.
 """
 
 import asyncio
+import contextlib
 import json
 import random
 
@@ -58,10 +59,8 @@ def throughput(fault, give_up=LATENCY):
 
     async def work():
         while True:
-            try:
+            with contextlib.suppress(TimeoutError, json.JSONDecodeError):
                 await call()
-            except (TimeoutError, json.JSONDecodeError):
-                pass
 
     async def main():
         workers = [asyncio.create_task(work()) for _ in range(3 * COUNT)]

@@ -12,7 +12,7 @@ from headway import compiled
 from headway.cli.demo import demo
 from headway.cli.explain import explain
 from headway.cli.lab import app as lab
-from headway.cli.pace import pace
+from headway.cli.pace import pace, plot
 
 app = typer.Typer(
     name="headway",
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(explain)
 app.command()(pace)
+lab.command(name="pacer")(plot)
 app.add_typer(lab, name="lab")
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
@@ -23,6 +24,7 @@ from rich.text import Text
 
 from headway.cli import INTERRUPTED
 from headway.errors import InvalidArgument, InvalidLimit, seconds_text
+from headway.lab.pacer import draw
 from headway.pacer import Pacer
 
 FAILED = 123  # what xargs reports when a command failed
@@ -149,3 +151,15 @@ def run_each(command: list[str], jobs: int, pacer: Pacer, meter: Meter, source: 
             meter.note(pacer.acquire())
             crew.submit(run, words_for(command, line)).add_done_callback(ended)
     return FAILED if failed else 0
+
+
+def plot(
+    out: Annotated[Path, typer.Option(help="Where to write the picture, an SVG file.")] = Path("pacer.svg"),
+) -> None:
+    """Draw what the ratio of a Pacer does to a burst: a stall of 2 s at 100/s, and how it is made up."""
+    try:
+        out.write_text(draw(), encoding="utf-8")
+    except OSError as error:
+        typer.echo(f"headway: {out}: {error.strerror}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"wrote {out}")

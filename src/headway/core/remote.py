@@ -100,6 +100,26 @@ class Remote:
         object.__setattr__(self, "back_latency_ns", _span("back_latency", back_latency))
         object.__setattr__(self, "max_transit_ns", _span("max_transit", max_transit))
 
+    @classmethod
+    def milliseconds(cls, *, max_transit: Duration = 10) -> Remote:
+        """A server that stamps in milliseconds, its clock steered by ntpd.
+
+        500 ppm is the fastest that ntpd slews a clock (0.5 ms/s), 100 ppm the error of a poor crystal.
+
+        >>> Remote.milliseconds()
+        Remote(resolution=0.001, drift_ppm=600)
+        """
+        return cls(resolution=0.001, drift_ppm=600, max_transit=max_transit)
+
+    @classmethod
+    def whole_seconds(cls, *, max_transit: Duration = 10) -> Remote:
+        """A server that stamps in whole seconds, as Unix time and HTTP's `Date` do; steered by ntpd.
+
+        >>> Remote.whole_seconds(max_transit=30)
+        Remote(resolution=1, drift_ppm=600, max_transit=30)
+        """
+        return cls(resolution=1, drift_ppm=600, max_transit=max_transit)
+
     def __repr__(self) -> str:
         sources = {
             "resolution": seconds_source(self.resolution_ns),
