@@ -225,9 +225,9 @@ class Desk:
             if held:
                 # Nobody but its holder may have it from here on: a finalizer waits for the last reference.
                 book.spare = None
+                permit._book = book
             permit._end = 0
             permit._key = key
-            permit._book = book
         else:
             permit = new_permit(held, book, key)
             if not held:
