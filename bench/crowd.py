@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import headway
 from bench.alone import in_own_process
@@ -15,16 +16,15 @@ THREADS = 32
 RATE = 1000
 
 
-def seconds_for(decisions: int, threads: int) -> float:
-    """Wall time in which `threads` threads together take `decisions` permits of one limiter."""
-    limiter = headway.Limiter(HUGE_BUCKET)
+def seconds_for(f: Callable[[], object], calls: int, threads: int) -> float:
+    """Wall time in which `threads` threads together make `calls` calls of `f`."""
     gate = threading.Barrier(threads + 1)
 
     def take() -> None:
-        f = limiter.try_acquire
+        call = f
         gate.wait()
-        for _ in range(decisions // threads):
-            f()
+        for _ in range(calls // threads):
+            call()
 
     crowd = [threading.Thread(target=take) for _ in range(threads)]
     for thread in crowd:
@@ -36,14 +36,20 @@ def seconds_for(decisions: int, threads: int) -> float:
     return time.perf_counter() - start
 
 
+def one_and_many(
+    make: Callable[[], Callable[[], object]], threads: int, effort: Effort
+) -> tuple[int, list[tuple[float, float]]]:
+    """Calls in a round, and the seconds of each round: by one thread and by many, each time on a fresh `make()`."""
+    calls = 100_000
+    while seconds_for(make(), calls, 1) < (0.05 if effort.quick else 0.2):
+        calls *= 2
+    rounds = range(5 if effort.quick else 15)
+    return calls, [(seconds_for(make(), calls, 1), seconds_for(make(), calls, threads)) for _ in rounds]
+
+
 @in_own_process()
 def parallel(effort: Effort) -> Findings:
-    decisions = 100_000
-    while seconds_for(decisions, 1) < (0.05 if effort.quick else 0.2):
-        decisions *= 2
-    rounds = [
-        (seconds_for(decisions, 1), seconds_for(decisions, THREADS)) for _ in range(5 if effort.quick else 15)
-    ]
+    decisions, rounds = one_and_many(lambda: headway.Limiter(HUGE_BUCKET).try_acquire, THREADS, effort)
     per_second = sorted(decisions / many for _, many in rounds)[len(rounds) // 2]
     note = f"{per_second / 1e6:.1f} million decisions/s in all"
     return Findings({"threads": spread([one / many for one, many in rounds], note=note)})

@@ -7,6 +7,7 @@ import time
 
 import headway
 from bench.alone import in_own_process
+from bench.crowd import one_and_many
 from bench.figure import Effort, Figure, Findings, Probe, Reading, Section
 from bench.timing import Side, clock_side, ratio, spread, take_turns
 
@@ -32,33 +33,9 @@ def bulk(effort: Effort) -> Findings:
     return Findings({"pacer-bulk": ratio(rounds)})
 
 
-def seconds_for(calls: int, threads: int) -> float:
-    """Wall time in which `threads` threads together make `calls` calls on one pacer."""
-    pacer = headway.Pacer(1e9)
-    gate = threading.Barrier(threads + 1)
-
-    def take() -> None:
-        f = pacer.acquire
-        gate.wait()
-        for _ in range(calls // threads):
-            f()
-
-    crowd = [threading.Thread(target=take) for _ in range(threads)]
-    for thread in crowd:
-        thread.start()
-    start = time.perf_counter()
-    gate.wait()
-    for thread in crowd:
-        thread.join()
-    return time.perf_counter() - start
-
-
 @in_own_process()
 def parallel(effort: Effort) -> Findings:
-    calls = 100_000
-    while seconds_for(calls, 1) < (0.05 if effort.quick else 0.2):
-        calls *= 2
-    rounds = [(seconds_for(calls, 1), seconds_for(calls, CROWD)) for _ in range(5 if effort.quick else 15)]
+    _, rounds = one_and_many(lambda: headway.Pacer(1e9).acquire, CROWD, effort)
     return Findings({"pacer-threads": spread([one / many for one, many in rounds])})
 
 
