@@ -5,7 +5,7 @@ from headway.core.ledger cimport Ledger, Rule
 @cython.no_gc
 @cython.final
 cdef class ConcurrencyRule(Rule):
-    pass
+    cdef readonly long long lease
 
 
 @cython.no_gc

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.core.ledger import FOREVER, Ledger, Rule
+from headway.core.ledger import FOREVER, Ledger, Rule, ticks
 
 if TYPE_CHECKING:
     from headway.core.limits import Concurrency
 
 
 class ConcurrencyRule(Rule):
-    __slots__ = ()
+    """n at the same time; `lease` is how long one is held without a word from its holder, 0 for as long as it takes."""
 
-    def __init__(self, limit: Concurrency) -> None:
-        Rule.__init__(self, limit, held=True)
+    __slots__ = ("lease",)
+
+    def __init__(self, limit: Concurrency, tick_ns: int = 1, lease_ns: int = 0) -> None:
+        Rule.__init__(self, limit, tick_ns, held=True)
+        self.lease = ticks(lease_ns, tick_ns)
 
     def open(self) -> Ledger:
         return ConcurrencyLedger(self)

@@ -6,7 +6,7 @@ cimport cython
 @cython.no_gc
 cdef class Rule:
     cdef readonly object limit
-    cdef readonly long long capacity
+    cdef readonly long long capacity, horizon, tick_ns
     cdef readonly bint held, promises, spaced, walled
 
 

@@ -5,7 +5,7 @@ from headway.core.ledger cimport Ledger, Rule
 @cython.no_gc
 @cython.final
 cdef class SpacingRule(Rule):
-    cdef readonly long long interval, step, max_reserved
+    cdef readonly long long interval, allowance, step, max_reserved
     cdef readonly bint strict
 
 

@@ -28,20 +28,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule
+from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule, ticks
 
 if TYPE_CHECKING:
     from headway.core.limits import Spacing
 
 
 class SpacingRule(Rule):
-    __slots__ = ("interval", "max_reserved", "step", "strict")
+    """One per `interval`; a holder may be late by `allowance`, so slots are a `step` apart, the sum of both."""
 
-    def __init__(self, limit: Spacing) -> None:
-        Rule.__init__(self, limit, promises=True, spaced=True)
-        self.interval: int = limit.interval_ns
+    __slots__ = ("allowance", "interval", "max_reserved", "step", "strict")
+
+    def __init__(self, limit: Spacing, tick_ns: int = 1) -> None:
+        Rule.__init__(self, limit, tick_ns, promises=True, spaced=True)
+        self.interval: int = ticks(limit.interval_ns, tick_ns)
         self.strict: bool = limit.strict
-        self.step: int = limit.interval_ns + (limit.expire_after_ns or 0 if limit.strict else 0)
+        self.allowance: int = ticks(limit.expire_after_ns or 0, tick_ns) if limit.strict else 0
+        self.step: int = self.interval + self.allowance
         self.max_reserved: int = limit.max_reserved
 
     def open(self) -> Ledger:
@@ -107,8 +110,8 @@ class SpacingLedger(Ledger):
         elif actual > cost:
             self.tally = self.last
             start = max(self.last, now)
-            # More than 146 years of debt are kept as that.
-            most = max(0, (now + FOREVER - start) // self.rule.step - 1)
+            # A debt beyond the horizon (146 years in nanoseconds) is kept as that.
+            most = max(0, (now + self.rule.horizon - start) // self.rule.step - 1)
             self.last = start + min(actual - cost, most) * self.rule.step
 
     def remaining(self, now: int) -> int:
