@@ -18,9 +18,9 @@ Worked example, "10/s burst 3", I = 100 ms, at time 0 with tat = 0: three permit
 
 An interval need not be whole: 3/s is 333,333,333 and one third nanoseconds. So tat is kept as whole ticks and a
 remainder in units of 1/n, with P/n in lowest terms, and nothing is ever rounded but the answer, up to the next
-tick. What is granted at that tick still counts from tat: so the schedule of 3/s never drifts, and
-any time d admits at most `burst + rate * d`, where d is as exact as the clock can tell: two grants 333,333,333
-ns apart lie in the first and the last of 333,333,334 nanoseconds.
+tick. What is granted at that tick still counts from tat: so the schedule of 3/s never drifts, and any time d
+admits at most `burst + rate * d`, where d is as exact as the clock can tell: two grants 333,333,333 ns apart
+lie in the first and the last of 333,333,334 nanoseconds.
 
 **Giving back.** `tat -= c * I` mints: a bucket that was full when the permit was taken lost nothing by the time
 it is full again, and what others took meanwhile was granted on the strength of a later tat. A refund may
@@ -32,9 +32,9 @@ that is noted in `latest`. So
 
     refund <= mark - refunded_since - max(now, latest, tat + refunded_since - burst * I + 1)
 
-is always safe. `tally` counts what was refunded, modulo the rule's horizon, so that a permit can tell what was refunded
-since its grant. When nothing came after (tat is its mark still), all of it is taken back, and if it was
-cancelled it leaves no trace.
+is always safe. `tally` counts what was refunded, modulo the rule's horizon, so that a permit can tell what was
+refunded since its grant. When nothing came after (tat is its mark still), all of it is taken back, and if it
+was cancelled it leaves no trace.
 """
 
 from __future__ import annotations
@@ -59,11 +59,9 @@ class BucketRule(Rule):
 
     def __init__(self, limit: Bucket, tick_ns: int = 1) -> None:
         Rule.__init__(self, limit, tick_ns, promises=True)
-        count = (
-            limit.count or 1
-        ) * tick_ns  # 0 admits nothing: capacity is 0, and the interval is never used
-        shared = gcd(count, limit.per_ns)
-        parts = count // shared
+        count = limit.count or 1  # 0 admits nothing: capacity is 0, and the interval is never used
+        shared = gcd(count * tick_ns, limit.per_ns)
+        parts = count * tick_ns // shared
         if tick_ns > 1 and (limit.capacity + 1) * parts > FOREVER:
             problem = f"in ticks of {tick_ns} ns the rate cannot be kept exactly in 63 bits"
             raise InvalidLimit(repr(limit), None, "a smaller burst, or a rounder count per second", problem)

@@ -12,10 +12,12 @@ cdef class SpacingRule(Rule):
 @cython.no_gc
 cdef class SpacingLedger(Ledger):
     cdef readonly SpacingRule rule
-    cdef readonly long long last, used
+    cdef readonly long long last, slack, before, older, used
 
     @cython.locals(after=cython.longlong)
     cdef long long next(self)
+
+    cdef void widen(self) noexcept
 
     @cython.locals(ahead=cython.longlong, reserved=cython.longlong)
     cpdef long long slot(self, long long now, long long cost)
