@@ -1,5 +1,6 @@
 cimport cython
 from headway.core.ledger cimport Ledger, Rule
+from headway.core.runs cimport Runs
 
 
 @cython.no_gc
@@ -11,4 +12,13 @@ cdef class ConcurrencyRule(Rule):
 @cython.no_gc
 cdef class ConcurrencyLedger(Ledger):
     cdef readonly ConcurrencyRule rule
-    cdef readonly long long out
+    cdef readonly long long out, lease
+    cdef readonly Runs leases
+
+    @cython.locals(leases=Runs)
+    cdef void advance(self, long long now) noexcept
+
+    @cython.locals(found=cython.longlong)
+    cpdef long long renew(self, long long now, long long cost, long long mark)
+
+    cdef int give_back(self, long long now, long long cost, long long mark) except -1

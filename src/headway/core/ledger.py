@@ -114,6 +114,10 @@ class Ledger:
         """
         return 0
 
+    def renew(self, now: int, cost: int, mark: int) -> int:
+        """Its holder is still there: the mark by which it is found from now on; -1: too late, it has expired."""
+        return mark
+
     def complete(self, now: int, cost: int, mark: int) -> None:
         """It happened and is over."""
 
