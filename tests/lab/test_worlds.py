@@ -142,18 +142,36 @@ def test_when_is_the_first_moment_of_a_reading():
         assert t == 0 or clock.reading(t - 1) < reading
 
 
+def test_many_readings_are_the_single_ones():
+    rng = Random(3)
+    for seed in range(200):
+        world = draw(seed)
+        times = sorted(rng.randrange(10 * world.per * world.events) for _ in range(50))
+        for clock in (world.local_clock(), world.remote_clock()):
+            assert clock.readings(times) == [clock.reading(t) for t in times]
+
+
 def test_the_audit_looks_at_every_window():
     rng = Random(4)
-    for _ in range(300):
+    for _ in range(1_000):
+        n = rng.randrange(1, 6)
         world = World(
-            seed=0, n=rng.randrange(1, 4), per=rng.randrange(1, 40), rr=rng.choice((0, 1, 5)), cost=1
+            seed=0, n=n, per=rng.randrange(1, 40), rr=rng.choice((0, 1, 5)), cost=rng.randrange(1, n + 1)
         )
         arrivals = [rng.randrange(200) for _ in range(rng.randrange(12))]
         verdict = audit(world, arrivals)
         clock = world.remote_clock()
         span = world.per * (1 if world.rr else BILLION)
         readings = sorted(map(clock.reading, arrivals))
-        counts = [sum(start <= reading <= start + span for reading in readings) for start in readings]
+        assert verdict.readings == tuple(readings)
+        counts = [
+            sum(world.cost for reading in readings if start <= reading <= start + span) for start in readings
+        ]
         assert (verdict.violations > 0) == any(count > world.n for count in counts)
+        # The last of those who share a full window with it is one too many.
+        ends = [sum(end - span <= reading for reading in readings[:i]) for i, end in enumerate(readings)]
+        assert verdict.violations == sum((others + 1) * world.cost > world.n for others in ends)
         if verdict.violations:
             assert verdict.worst == max(counts)
+            first = readings[verdict.start]
+            assert sum(world.cost for reading in readings if first <= reading <= first + span) >= verdict.worst
