@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
-from itertools import count
 from random import Random
 from typing import Any
 
@@ -62,13 +61,14 @@ def run_world(
 class Simulation:
     # More fields than a dict shares between objects, and all of them are looked at for every request.
     __slots__ = (
-        "alarm", "arrivals", "ask", "build", "busy", "calm", "clock", "draws", "gap", "granted", "heap", "keen", "ledger",
-        "limit", "limiter", "local", "log", "naps", "numbers", "random", "ready", "request", "restart_at", "resting", "t",
-        "waiting", "world",
+        "alarm", "arrivals", "ask", "build", "busy", "calm", "clairvoyant", "clock", "cost", "draws", "gap", "granted",
+        "heap", "keen", "key", "ledger", "limit", "limiter", "local", "log", "naps", "public", "pushed", "random", "ready",
+        "request", "restart_at", "resting", "t", "waiting", "world",
     )  # fmt: skip
 
     def __init__(self, world: World, build: Build, trace: bool) -> None:
         self.world = world
+        self.key, self.cost, self.public, self.clairvoyant = world.key, world.cost, world.public, world.clairvoyant
         self.build = build
         rng = Random(world.seed)
         self.random = rng.random
@@ -77,7 +77,7 @@ class Simulation:
         self.clock.shown = self.local.reading(0)
         # When, a number that settles ties, what happens (None: a permit completes, as nearly all do) and to what.
         self.heap: list[tuple[int, int, Callable[[Any], None] | None, Any]] = []
-        self.numbers = count()
+        self.pushed = 0
         self.t = 0
         self.granted = 0
         self.restart_at = world.restart_every
@@ -102,30 +102,24 @@ class Simulation:
         self._open("idle")
 
     def _open(self, start: str) -> None:
-        world = self.world
-        self.limiter = self.build(world, self.limit, self.clock, start)
-        self.ledger = self.limiter._book.first.look(world.key)
+        self.limiter = self.build(self.world, self.limit, self.clock, start)
+        self.ledger = self.limiter._book.first.look(self.key)
         assert self.ledger.get_rule().held
         self.ask: Callable[[], Any] = self.limiter.try_acquire
-        if world.key is not None or world.cost > 1:
-            self.ask = partial(self.ask, world.key, cost=world.cost)
+        if self.key is not None or self.cost > 1:
+            self.ask = partial(self.ask, self.key, cost=self.cost)
 
     # -- the loop
 
     def run(self) -> Outcome:
-        world, heap, clock, local = self.world, self.heap, self.clock, self.local
+        world, heap, clock, local, events = self.world, self.heap, self.clock, self.local, self.world.events
         # The reading of a clock whose rate never changes, without the call.
-        base, rate, den, tick, steady = (
-            local.base,
-            local.rate,
-            local.den,
-            local.tick,
-            len(local.segments) == 1,
-        )
+        base, rate, den, tick = local.base, local.rate, local.den, local.tick
+        steady = len(local.segments) == 1
         if world.bursts:
             self.push(max(self.gap, world.per), self._burst, None)
         self.serve()
-        while self.granted < world.events:
+        while self.granted < events:
             # The one who sleeps has no place on the heap: most of its alarms would be replaced by earlier ones.
             if heap and heap[0][0] <= self.alarm:
                 t, _, happen, what = heappop(heap)
@@ -147,7 +141,6 @@ class Simulation:
             if self.waiting and not self.calm:
                 self.serve()
         self._forget()
-        del self.limiter, self.ledger, self.ask  # with what its book remembers, while nobody is warned
         return Outcome(
             world, len(self.arrivals), audit(world, self.arrivals), self._share(), self.t, self.log
         )
@@ -160,15 +153,15 @@ class Simulation:
         return again * cycle / (slots * max(1, self.t))
 
     def push(self, at: int, happen: Callable[[Any], None] | None, what: Any) -> None:
-        heappush(self.heap, (at, next(self.numbers), happen, what))
+        self.pushed += 1
+        heappush(self.heap, (at, self.pushed, happen, what))
 
     def serve(self) -> None:
         """Let the head of the line ask, and the next, until one is denied."""
-        world, now, ledger = self.world, self.clock.shown, self.ledger
-        if world.public:
+        now, ledger, key, cost = self.clock.shown, self.ledger, self.key, self.cost
+        if self.public:
             self._serve_public(now)
             return
-        key, cost = world.key, world.cost
         while self.waiting:
             if key is not None:
                 ledger = self.limiter._book.first.look(key)  # an idle key may have been forgotten and opened again
@@ -214,23 +207,24 @@ class Simulation:
 
     def dispatch(self, permit: Any) -> None:
         """Spend a permit that was granted now: decide when it arrives, how it ends, and when."""
-        t, world = self.t, self.world
+        t = self.t
         self.granted += 1
         if self.granted == self.restart_at:
-            self.restart_at += world.restart_every
-            self.push(t + int(self.random() * world.per), self._restart, None)
+            self.restart_at += self.world.restart_every
+            self.push(t + int(self.random() * self.world.per), self._restart, None)
         out, back, misfortune = next(self.draws)
         arrive = t + out
         done = arrive + back
         if misfortune is not None:
             self._suffer(permit, misfortune, arrive, done)
             return
-        if world.clairvoyant:
+        if self.clairvoyant:
             # The completion is known in advance, and a gap below zero reaches back from it.
             done = max(t, self.local.when(self.local.reading(done) + min(0, self.gap)))
         self.arrivals.append(arrive)
         self.busy += done - t
-        heappush(self.heap, (done, next(self.numbers), None, permit))
+        self.pushed += 1
+        heappush(self.heap, (done, self.pushed, None, permit))
         if self.log is not None:
             self.log.append((t, arrive, done, "completed"))
 
