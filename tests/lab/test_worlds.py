@@ -62,6 +62,23 @@ def test_the_draw_reaches_the_corners():
     assert not missing
 
 
+def test_hard_worlds_are_not_rare():
+    """Worlds with weights, keys and long ledgers are the slow ones; to leave them out is the easy way to be fast."""
+    worlds = [draw(seed) for seed in range(2_000)]
+    least = {
+        "weights": (0.15, lambda w: w.cost > 1),
+        "all permits at once": (0.03, lambda w: w.cost == w.n > 1),
+        "keys": (0.2, lambda w: w.key),
+        "bursts": (0.12, lambda w: w.bursts),
+        "the ledger's grid": (0.03, lambda w: w.n > 1024),
+        "weights on the grid": (0.005, lambda w: w.n > 1024 and w.cost > 1),
+        "restarts": (0.15, lambda w: w.restart_every),
+        "faults": (0.6, lambda w: w.fault_every),
+    }
+    shares = {name: sum(map(bool, map(is_one, worlds))) / len(worlds) for name, (_, is_one) in least.items()}
+    assert {name: share for name, share in shares.items() if share < least[name][0]} == {}
+
+
 def test_a_seed_is_a_world():
     first, again = (run_world(draw(5, events=200), trace=True) for _ in range(2))
     assert first.log == again.log
@@ -174,4 +191,6 @@ def test_the_audit_looks_at_every_window():
         if verdict.violations:
             assert verdict.worst == max(counts)
             first = readings[verdict.start]
-            assert sum(world.cost for reading in readings if first <= reading <= first + span) >= verdict.worst
+            assert (
+                sum(world.cost for reading in readings if first <= reading <= first + span) >= verdict.worst
+            )
