@@ -41,7 +41,7 @@ def nap_errors(rng: Random, error: int) -> list[int]:
 
 
 def picks(rng: Random, table: list[int]) -> Iterator[int]:
-    """Numbers out of a table, without end. A world needs thousands; one byte for each, drawn by the hundred, is cheap."""
+    """Numbers out of a table, without end: a world needs thousands, and a byte for each is the cheapest way to draw."""
     pick = (table * (256 // TABLE)).__getitem__
     return chain.from_iterable(iter(lambda: map(pick, rng.randbytes(BATCH)), None))
 
@@ -56,7 +56,7 @@ def misfortunes(rng: Random, world: World) -> Iterator[Callable[[Request], Fate]
 
 
 Fate: TypeAlias = tuple[int | None, int, str | BaseException, str]
-"""When it is noted, when and how its permit ends ("complete", "cancel", "abandon", "drop" or an exception), its name."""
+"""When it is noted, when and how its permit ends ("complete", "cancel", "abandon", "drop" or an exception), a name."""
 
 
 class Request:

@@ -6,6 +6,8 @@ around the limiter; the limiter is the real one, asked through `try_acquire` and
 as a line of waiting tasks would do: the head of the line sleeps until the promised time and asks again, and whenever a
 permit comes back it is called. (`headway.lab.tasks` runs smaller worlds with real tasks.) Arrivals are decided at
 dispatch and audited at the end, so they need no moment of their own.
+
+A lab finds more the more worlds it runs, so this file is compiled where the limiter is.
 """
 
 from __future__ import annotations
@@ -62,13 +64,14 @@ class Simulation:
     # More fields than a dict shares between objects, and all of them are looked at for every request.
     __slots__ = (
         "alarm", "arrivals", "ask", "build", "busy", "calm", "clairvoyant", "clock", "cost", "draws", "gap", "granted",
-        "heap", "keen", "key", "ledger", "limit", "limiter", "local", "log", "naps", "public", "pushed", "random", "ready",
-        "request", "restart_at", "resting", "t", "waiting", "world",
+        "heap", "keen", "key", "ledger", "limit", "limiter", "local", "log", "naps", "public", "pushed", "random",
+        "ready", "request", "restart_at", "resting", "t", "waiting", "world",
     )  # fmt: skip
 
     def __init__(self, world: World, build: Build, trace: bool) -> None:
         self.world = world
-        self.key, self.cost, self.public, self.clairvoyant = world.key, world.cost, world.public, world.clairvoyant
+        self.key, self.cost = world.key, world.cost
+        self.public, self.clairvoyant = world.public, world.clairvoyant
         self.build = build
         rng = Random(world.seed)
         self.random = rng.random
@@ -89,7 +92,8 @@ class Simulation:
         self.busy = 0
         self.arrivals: list[int] = []
         self.log: list[tuple[int, int | None, int, str]] | None = [] if trace else None
-        outs = [min(out, world.max_transit) for out in latencies(rng, world.spread, world.out, world.out_more)]
+        outs = latencies(rng, world.spread, world.out, world.out_more)
+        outs = [min(out, world.max_transit) for out in outs]
         backs = latencies(rng, world.spread, world.back, world.back_more)
         # For each request the way there, the way back, and what goes wrong, if anything.
         self.draws = zip(picks(rng, outs), picks(rng, backs), misfortunes(rng, world), strict=True)
@@ -117,7 +121,7 @@ class Simulation:
         base, rate, den, tick = local.base, local.rate, local.den, local.tick
         steady = len(local.segments) == 1
         if world.bursts:
-            self.push(max(self.gap, world.per), self._burst, None)
+            self._burst(None)
         self.serve()
         while self.granted < events:
             # The one who sleeps has no place on the heap: most of its alarms would be replaced by earlier ones.
@@ -164,7 +168,8 @@ class Simulation:
             return
         while self.waiting:
             if key is not None:
-                ledger = self.limiter._book.first.look(key)  # an idle key may have been forgotten and opened again
+                # An idle key may have been forgotten, and opened again by the last grant.
+                ledger = self.limiter._book.first.look(key)
             wait = ledger.wait(now, cost)
             if wait:
                 sure = ledger.sure(now, cost)
@@ -291,7 +296,7 @@ class Simulation:
         self.calm = False
         self.waiting, self.resting = self.world.workers, 0
         if self.world.bursts:
-            self.push(self.t + max(self.gap, self.world.per), self._burst, None)
+            self._burst(None)
         self._open("full")
 
     def _forget(self) -> None:
