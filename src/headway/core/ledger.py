@@ -100,8 +100,9 @@ class Ledger:
         raise NotImplementedError
 
     def slot(self, now: int, cost: int) -> int:
-        """The time for which `cost` can be reserved, or -1 where too many are reserved already."""
-        return now + self.wait(now, cost)
+        """The time for which `cost` can be reserved, or -1: too many are reserved already, or no time is known."""
+        wait = self.wait(now, cost)
+        return now + wait if wait < FOREVER and self.exact(now, cost) else -1
 
     def slot_after(self, now: int, cost: int) -> int:
         """Ticks until `slot` promises a time again; 0: it does now."""

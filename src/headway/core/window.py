@@ -137,6 +137,14 @@ class WindowLedger(Ledger):
         assert self.out is not None
         return self.usable(self.out.time_of(need - self.cooling.total) + self.rule.transit) - now
 
+    def slot(self, now: int, cost: int) -> int:
+        rule = self.rule
+        wait = self.wait(now, cost)
+        # Neither its times nor what is owed may leave the horizon.
+        if wait > rule.horizon - rule.gap - rule.transit or cost - self.free >= rule.horizon:
+            return -1
+        return now + wait if self.exact(now, cost) else -1
+
     def exact(self, now: int, cost: int) -> bool:
         self.advance(now)
         return cost - self.free <= self.cooling.total
