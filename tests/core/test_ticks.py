@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,14 +79,14 @@ def test_a_thousand_times_slower_in_ticks_of_a_thousand_is_the_same(kind, data) 
 def test_a_gap_and_a_transit_are_rounded_up(per, transit, lease, drift) -> None:
     far = Remote(resolution="16us", max_transit=ns(transit), back_latency="700ns")
     limit = Window(5000, per=ns(per), remote=far)
-    (rule,) = rules_of(limit, US, drift, US, lease)
+    rule: Any = rules_of(limit, US, drift, US, lease)[0]
     for span, exact in (
         (rule.gap, gap_ns(per, far, US, drift)),
         (rule.transit, transit_ns(far, US, drift, lease)),
     ):
         assert (span - 1) * US < exact <= span * US
     assert transit_ns(far, US, drift, lease) >= lease + transit_ns(far, US, drift)
-    (plain,) = rules_of(Window(5, per=ns(per)), US, drift, US, lease)
+    plain: Any = rules_of(Window(5, per=ns(per)), US, drift, US, lease)[0]
     assert (plain.gap, plain.transit, plain.grid, plain.out_grid) == (-(-per // US), 0, 1, 1)
 
 
@@ -139,14 +141,15 @@ def test_three_per_second_do_not_drift_in_microseconds(burst) -> None:
 
 def test_limits_of_several_parts_are_all_in_ticks() -> None:
     limit = parse("10/s; 5/s burst 2; 1 every 6s; 5 concurrent")
-    window, bucket, spacing, concurrency = rules_of(limit, US, 1000, US, 30 * S)
+    rules: Any = rules_of(limit, US, 1000, US, 30 * S)
+    window, bucket, spacing, concurrency = rules
     assert (window.gap, bucket.whole, spacing.step, concurrency.lease) == (
         10**6,
         200_000,
         6 * 10**6,
         30 * 10**6,
     )
-    assert {rule.tick_ns for rule in (window, bucket, spacing, concurrency)} == {US}
+    assert {rule.tick_ns for rule in rules} == {US}
     assert window.horizon == EXACT
     assert rule_of(Window(1, per=1)).horizon == FOREVER
 
