@@ -13,10 +13,10 @@ LAYERS = (
     {"errors", "clock", "_cython", "_form"},
     {"core"},
     {"engines"},
-    {"flows"},
-    {"drive"},
+    {"flows", "errands"},
+    {"drive", "talk"},
     {"outcome", "status", "health", "calibrate"},
-    {"permit", "desk", "hold", "calls", "limiter", "throttle", "pacer"},
+    {"permit", "desk", "hold", "calls", "limiter", "throttle", "pacer", "fleet", "fleet_permit"},
     {"headway"},  # the package itself: what `from headway import Limiter` reads
     {"integrations", "service"},
     {"testing", "lab", "demo", "cli"},
