@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headway.engines.redis.account import Account
-    from headway.engines.redis.requests import Ask, Request
+    from headway.engines.redis.requests import Ask, Call, Request
     from headway.engines.redis.wires import TaskWire, Wire
 
 log = logging.getLogger("headway")
@@ -66,6 +66,7 @@ class Engine:
         self.wake = self.namespace.encode() + b":wake:" + self.process
         self.news = self.namespace.encode() + b":news"
         self.waiting: weakref.WeakValueDictionary[int, Ask] = weakref.WeakValueDictionary()
+        self._early: dict[int, Call] = {}
         self.keeper = Keeper(self)
         self._streams = itertools.count()
         self._tickets = itertools.count(1)
@@ -162,6 +163,21 @@ class Engine:
         self.waiting[ask.ticket] = ask
         self.keeper.look_after(ask.account)
         self.keeper.listen()
+        early = self._early.pop(ask.ticket, None)
+        if early is not None:
+            self.call(ask.ticket, early)
+
+    def call(self, ticket: int, call: Call) -> None:
+        """Somebody's turn has come. The message may overtake the answer that it has to wait at all."""
+        ask = self.waiting.get(ticket)
+        if ask is None:
+            self._early[ticket] = call
+            while len(self._early) > 1024:
+                self._early.pop(next(iter(self._early)), None)
+            return
+        spec = ask.account.spec
+        at = spec.clock.now()
+        ask.called(call.slot - call.now, call.marks, call.epoch, spec.local_time(call.now, at), at)
 
     def look_after(self, account: Account) -> None:
         self.keeper.look_after(account)

@@ -6,7 +6,7 @@ what it was granted goes straight back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.engines.redis import words
 from headway.engines.redis.words import TICK, Head, numbers
@@ -47,6 +47,15 @@ class Request:
     def ring(self) -> None:
         if self.bell is not None:
             self.bell.ring()
+
+
+class Call(NamedTuple):
+    """The message that somebody's turn has come, in the server's time."""
+
+    epoch: bytes
+    now: float
+    slot: float
+    marks: tuple[float, ...]
 
 
 class Ask(Request):

@@ -214,13 +214,20 @@ class PostWire:
         """Write now if that is possible at once; otherwise the keeper will."""
         with self.order:
             self.unheard.append(box.next(request))
-        if self.lock.acquire(blocking=False):
+        # Who finds the lock taken leaves its letter to who has it, and that one looks again after giving it back.
+        while self.wire is not None and self._unwritten() and self.lock.acquire(blocking=False):
             try:
                 self._write()
             except (OSError, EngineUnavailable, *errors()):
                 self._hang_up()
             finally:
                 self.lock.release()
+
+    def _unwritten(self) -> bool:
+        try:
+            return not self.unheard[-1].written
+        except IndexError:
+            return False
 
     def _write(self) -> None:
         wire = self.wire
