@@ -20,4 +20,8 @@ cdef class Line:
     cpdef join(self, Ticket ticket)
     cpdef leave(self, Ticket ticket)
 
-    cpdef extend_plan(self, long long cost)
+    @cython.locals(start=cython.longlong, rule=Rule)
+    cpdef long long forecast(self, Ledger ledger, long long since, long long now, long long cost)
+
+    @cython.locals(cost=cython.longlong)
+    cpdef extend_plan(self, Ticket ticket)

@@ -15,7 +15,8 @@ that hold it up, at the place of its number, not at the end: who waits for its h
 and is still the first when its host is ready. Nothing is taken while waiting, so there is no deadlock.
 
 `plan` is the ledger as it will be when everybody in line has been served, and `plan_at` when that is; with it a
-newcomer learns its time without asking everybody ahead. It is thrown away whenever somebody leaves out of turn.
+newcomer learns its time without asking everybody ahead. It is thrown away whenever somebody leaves out of turn, and
+when the ledger turns out to be behind it: who is told a time that is not its own wakes twice.
 """
 
 from __future__ import annotations
@@ -104,21 +105,29 @@ class Line:
             self.plan = None
         del self.tickets[ticket.number]
 
-    def forecast(self, ledger: Ledger, now: int, cost: int) -> int:
-        """Nanoseconds until `cost` is granted behind everybody in line; a lower bound while permits are out."""
+    def forecast(self, ledger: Ledger, since: int, now: int, cost: int) -> int:
+        """Nanoseconds until `cost` is granted behind everybody in line; a lower bound while permits are out.
+
+        The head may take what is due from `since` on, which is before `now` if it is late.
+        """
         rule = ledger.get_rule()
         if rule.held:
-            ahead = sum(ticket.costs[self.index] for ticket in self.tickets.values())
-            return ledger.copy().wait(now, min(rule.capacity, ahead + cost))
-        if self.plan is None:
-            self.plan, self.plan_at = ledger.copy(), now
             for ticket in self.tickets.values():
-                self.extend_plan(ticket.costs[self.index])
+                cost += ticket.costs[self.index]
+            return ledger.copy().wait(now, min(rule.capacity, cost))
+        if self.plan is None:
+            self.plan, self.plan_at = ledger.copy(), since
+            for ticket in self.tickets.values():
+                self.extend_plan(ticket)
         start = max(now, self.plan_at)
         return start - now + self.plan.wait(start, cost)
 
-    def extend_plan(self, cost: int) -> None:
+    def extend_plan(self, ticket: Ticket) -> None:
         """Add one more to the plan, if there is one."""
         if self.plan is not None:
+            # Nobody is served before it came. (Tickets tell the time by another clock than walled ledgers.)
+            if ticket.since > self.plan_at and not self.plan.get_rule().walled:
+                self.plan_at = ticket.since
+            cost = ticket.costs[self.index]
             self.plan_at += self.plan.wait(self.plan_at, cost)
             self.plan.take(self.plan_at, cost)

@@ -22,6 +22,11 @@ cdef class Queue(Vault):
 
     cdef _hint(self, Ticket ticket, Line line, Ledger ledger, long long at, long long now)
 
+    @cython.locals(since=cython.longlong)
+    cdef long long _forecast(self, Line line, Ledger ledger, long long at, long long cost)
+
+    cdef long long _owed_since(self, Line line, Ticket head, long long now)
+
     @cython.locals(ledger=Ledger, line=Line, rule=Rule, at=cython.longlong, moment=cython.longlong, cost=cython.longlong, mark=cython.longlong)
     cdef _take(self, Ticket ticket, list claims, long long now)
 

@@ -95,6 +95,9 @@ class Queue(Vault):
                 claims.append((index, ledger, at))
                 continue
             holding.append(index)
+            if line is not None and ticket.lines and type(rule) is BucketRule:
+                if ticket.ready is None or ticket.ready <= now:
+                    line.plan = None  # its time has come, and nothing is there: the plan is ahead of the ledger
             sure = ledger.sure(at, cost)
             if sure >= FOREVER:
                 ready = None
@@ -122,7 +125,18 @@ class Queue(Vault):
         """
         if len(self.shelves) > 1 or ledger.get_rule().held or ticket.number in line.tickets:
             return None
-        return now + line.forecast(ledger, at, ticket.costs[line.index])
+        return now + self._forecast(line, ledger, at, ticket.costs[line.index])
+
+    def _forecast(self, line: Line, ledger: Ledger, at: int, cost: int) -> int:
+        """Nanoseconds until `cost` is granted behind everybody in line."""
+        since = at
+        if type(ledger.get_rule()) is BucketRule:
+            since = min(at, self._owed_since(line, line.head(), at))
+        return line.forecast(ledger, since, at, cost)
+
+    def _owed_since(self, line: Line, head: Ticket, now: int) -> int:
+        """From when on the head of a line may take the slots of a bucket, however late it wakes."""
+        return max(head.since, line.served, self.resumed, now - CATCH_UP)
 
     def _take(self, ticket: Ticket, claims: list[tuple[int, Ledger, int]], now: int) -> None:
         waited = bool(ticket.lines)
@@ -131,7 +145,7 @@ class Queue(Vault):
             cost = ticket.costs[index]
             if waited and len(claims) == 1 and type(ledger.get_rule()) is BucketRule:
                 line = ticket.lines[0]
-                since = max(ticket.since, line.served, self.resumed, now - CATCH_UP)
+                since = self._owed_since(line, ticket, now)
                 moment = min(at, since + ledger.wait(since, cost))
                 line.served = moment
             mark = ledger.take(moment, cost)
@@ -164,7 +178,7 @@ class Queue(Vault):
             line = self.lines[place] = Line(index)
         if ticket.number not in line.tickets:
             line.join(ticket)
-            line.extend_plan(ticket.costs[index])
+            line.extend_plan(ticket)
 
     def _step_out(self, ticket: Ticket) -> None:
         if ticket.lines:
