@@ -2,6 +2,7 @@ cimport cython
 from headway.core.ledger cimport Ledger, Rule
 
 
+@cython.freelist(32)
 cdef class Ticket:
     cdef readonly tuple keys, costs
     cdef public long long number, since, slot
@@ -12,12 +13,17 @@ cdef class Ticket:
 
 cdef class Line:
     cdef readonly Py_ssize_t index
+    cdef readonly Ticket first
+    cdef long long last
     cdef public object tickets
     cdef public Ledger plan
     cdef public long long plan_at, served
 
     cpdef Ticket head(self)
+
+    @cython.locals(number=cython.longlong)
     cpdef join(self, Ticket ticket)
+
     cpdef leave(self, Ticket ticket)
 
     @cython.locals(start=cython.longlong, rule=Rule)

@@ -71,11 +71,14 @@ class Line:
     (None, 1, True)
     """
 
-    __slots__ = ("index", "plan", "plan_at", "served", "tickets")
+    __slots__ = ("first", "index", "last", "plan", "plan_at", "served", "tickets")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
+        # The head, which is asked for more often than it changes, and the highest number that ever stood here.
+        self.first: Ticket | None = None
+        self.last = 0
         self.plan: Ledger | None = None
         self.plan_at = 0
         # The slot that was taken last, where slots are promised.
@@ -85,25 +88,32 @@ class Line:
         return len(self.tickets)
 
     def head(self) -> Ticket:
-        return next(iter(self.tickets.values()))
+        assert self.first is not None
+        return self.first
 
     def join(self, ticket: Ticket) -> None:
         """Stand at the place of one's number; standing there already changes nothing."""
         number = ticket.number
         if number in self.tickets:
             return
-        late = bool(self.tickets) and next(reversed(self.tickets)) > number
         self.tickets[number] = ticket
         ticket.lines.append(self)
-        if late:
+        if self.first is None or self.first.number > number:
+            self.first = ticket
+        if number > self.last:
+            self.last = number
+            self.extend_plan(ticket)
+        else:
             self.tickets = OrderedDict(sorted(self.tickets.items()))
             self.plan = None
 
     def leave(self, ticket: Ticket) -> None:
         """Give up one's place; the plan holds only if it was the head who left, with what it wanted."""
-        if not ticket.granted or self.head() is not ticket:
+        if not ticket.granted or self.first is not ticket:
             self.plan = None
         del self.tickets[ticket.number]
+        if self.first is ticket:
+            self.first = next(iter(self.tickets.values()), None)
 
     def forecast(self, ledger: Ledger, since: int, now: int, cost: int) -> int:
         """Nanoseconds until `cost` is granted behind everybody in line; a lower bound while permits are out.
