@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.durations import to_ns
 from headway.core.line import Ticket
-from headway.drive import run, run_async
+from headway.drive import run_async
 from headway.engines.memory.book import ATOMIC
 from headway.errors import InvalidArgument, InvalidKey, RateLimited
 from headway.flows import Late, wait_in_line
@@ -35,10 +35,8 @@ if not cython.compiled:
     from sys import getrefcount
     from threading import get_ident as this_thread
 
+    from headway.drive import in_context, run
     from headway.permit import new_permit
-
-    def in_context() -> bool:
-        return True
 
 
 if TYPE_CHECKING:
@@ -192,6 +190,7 @@ class Desk:
         if (
             not self._plain
             or not book.solo
+            or not book.calm
             or type(cost) is not int
             or cost != 1
             or (key is not None and type(key) is not str)
@@ -261,7 +260,7 @@ class Desk:
 
     def permit_for(self, ticket: Ticket) -> Permit:
         """The permit of a granted ticket."""
-        book, now = self._book, self._book.clock.now()
+        book = self._book
         if len(ticket.marks) == 1 and len(ticket.keys) == 1:
             ledger, mark, tally = ticket.marks[0]
             permit = new_permit(ledger.get_rule().held, book, ticket.keys[0])
@@ -269,21 +268,24 @@ class Desk:
             permit._mark = mark
             permit._tally = tally
         else:
-            taken = [i for i, cost in enumerate(ticket.costs) if cost and ticket.marks]
-            marks = zip(taken, ticket.marks, strict=True)
-            claims = [
-                (i, ledger, ticket.costs[i], mark, tally, ticket.keys[i])
-                for i, (ledger, mark, tally) in marks
-            ]
-            held = any(claim[1].get_rule().held for claim in claims)
-            key = next((key for key in ticket.keys if key is not None), None)
-            permit = new_permit(held, book, key)
-            permit._claims = claims
+            permit = self._permit_of_several(ticket)
         permit._cost = ticket.costs[0]
-        permit._granted_at = now
+        permit._granted_at = book.clock.now()
         permit._listener = self._listener
         # From here on the permit answers for what was taken, and the ticket no more.
         ticket.marks.clear()
+        return permit
+
+    def _permit_of_several(self, ticket: Ticket) -> Permit:
+        taken = [i for i, cost in enumerate(ticket.costs) if cost and ticket.marks]
+        marks = zip(taken, ticket.marks, strict=True)
+        claims = [
+            (i, ledger, ticket.costs[i], mark, tally, ticket.keys[i]) for i, (ledger, mark, tally) in marks
+        ]
+        held = any(claim[1].get_rule().held for claim in claims)
+        key = next((key for key in ticket.keys if key is not None), None)
+        permit = new_permit(held, self._book, key)
+        permit._claims = claims
         return permit
 
     def request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
@@ -360,7 +362,7 @@ class Desk:
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         deadline = None
         if timeout_ns is not None:
-            if max(row[2] for row in book.survey(keys, costs)) > timeout_ns:
+            if max([row[2] for row in book.survey(keys, costs)]) > timeout_ns:
                 raise self._limited(key, cost, "timeout", timeout)
             deadline = book.clock.now() + timeout_ns
         ticket = Ticket(keys, costs)

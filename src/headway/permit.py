@@ -257,7 +257,7 @@ class Permit:
         while not self._arrived():
             ticket = Ticket((), ())
             ticket.granted = True
-            run(wait_for_slot(ticket, self._slot, self._book.clock.now()), self._book, ticket)
+            run(wait_for_slot(self._slot, self._book.clock.now()), self._book, ticket)
         return self
 
     async def wait_async(self) -> Permit:
@@ -265,7 +265,7 @@ class Permit:
         while not self._arrived():
             ticket = Ticket((), ())
             ticket.granted = True
-            await run_async(wait_for_slot(ticket, self._slot, self._book.clock.now()), self._book, ticket)
+            await run_async(wait_for_slot(self._slot, self._book.clock.now()), self._book, ticket)
         return self
 
     def _arrived(self) -> bool:
