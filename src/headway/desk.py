@@ -129,7 +129,8 @@ class Desk:
         Traceback (most recent call last):
         headway.errors.RateLimited: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
         """
-        permit = self._grant_quickly(key, cost)
+        # Where somebody waits already there is no quick way, and no permit is made in vain to learn it.
+        permit = self._grant_quickly(key, cost) if self._book.calm else None
         if permit is not None and permit is not REFUSED:
             return permit
         ticket, deadline = self._queue(key, cost, timeout)
@@ -190,7 +191,6 @@ class Desk:
         if (
             not self._plain
             or not book.solo
-            or not book.calm
             or type(cost) is not int
             or cost != 1
             or (key is not None and type(key) is not str)
@@ -226,7 +226,9 @@ class Desk:
                 book.spare = None
                 permit._book = book
             permit._end = 0
-            permit._key = key
+            # Mostly it is the same key and the same ledger again, and counting references costs more than looking.
+            if permit._key is not key:
+                permit._key = key
         else:
             permit = new_permit(held, book, key)
             if not held:
@@ -242,7 +244,8 @@ class Desk:
             return REFUSED
         permit._mark = ledger.take(now, 1)
         permit._tally = ledger.tally
-        permit._ledger = ledger
+        if permit._ledger is not ledger:
+            permit._ledger = ledger
         permit._granted_at = now
         book.granted += 1
         return permit

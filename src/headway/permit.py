@@ -192,7 +192,6 @@ class Permit:
                     if self._cost == 1 and self._listener is None:
                         # Kept for the next grant, which takes it if nobody else has it by then.
                         self._book = None  # type: ignore[assignment] # never looked at again
-                        self._ledger = None
                         book.spare = self
                     return
             self._slow_end(how)
