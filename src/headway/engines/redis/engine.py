@@ -22,7 +22,7 @@ from headway.engines.redis.keeper import Keeper
 from headway.engines.redis.lanes import TaskLane, ThreadLane
 from headway.engines.redis.letters import Letterbox
 from headway.engines.redis.place import Place
-from headway.engines.redis.wires import errors
+from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import command
 from headway.errors import EngineUnavailable
 
@@ -118,7 +118,7 @@ class Engine:
                     wire.ask(command(b"PING"))
                     trips.append(clock.now() - begin)
                 self._place.put_back(wire)
-            except (OSError, *errors()) as error:
+            except TROUBLE as error:
                 self.complain(error)
                 return 0
             self._round_trip = sorted(trips)[2]

@@ -16,7 +16,7 @@ from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.requests import ABANDON, Call, End, Poll, Renew, Request
-from headway.engines.redis.wires import errors
+from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import read_numbers
 from headway.errors import HeadwayError
 
@@ -107,7 +107,7 @@ class Keeper:
                 for account in accounts:
                     if now - account.visited > step * 9e8:
                         self.visit(account, now)
-            except (HeadwayError, OSError, *errors()) as error:
+            except (HeadwayError, *TROUBLE) as error:
                 self.engine.complain(error)
             except Exception:
                 log.exception("the keeper of %s failed, and goes on", self.engine.address)
@@ -138,7 +138,7 @@ class Keeper:
                         message = subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
                         if message is not None:
                             self._message(message)
-            except (OSError, HeadwayError, *errors()) as error:
+            except (HeadwayError, *TROUBLE) as error:
                 if self.stopped:
                     return
                 engine.complain(error)
