@@ -1,7 +1,7 @@
 cimport cython
 
 
-cdef unsigned long long SMALL
+cdef long long FOREVER, MAX_DEBT, SMALL
 
 @cython.locals(short=cython.uint, short_by=cython.uint)
 cdef unsigned long long quotient(unsigned long long number, unsigned long long by) noexcept

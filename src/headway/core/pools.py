@@ -59,9 +59,10 @@ from typing import Any
 
 ACTIVE_NS = 1_000_000
 MAX_PARTS = 10**9
+# C values where this file is compiled: a literal beyond 31 bits would be a Python object there.
 MAX_DEBT = 1 << 60
 FOREVER = 1 << 62
-SMALL = 1 << 32  # a C value where this file is compiled
+SMALL = 1 << 32
 
 
 def quotient(number: int, by: int) -> int:
@@ -200,12 +201,12 @@ class Pools:
         rule = self.rule
         room = rule.full - self.pool
         allowed = 0
-        if delta >= 4_294_967_296:
+        if delta >= SMALL:
             allowed = delta // rule.per
             allowed = allowed * rule.extra if allowed < FOREVER // (rule.extra + 1) else FOREVER
             delta = delta % rule.per
         part = delta * rule.extra + self.carry
-        if room < 4_294_967_296 and part >= room * rule.per:
+        if room < SMALL and part >= room * rule.per:
             # There is room for no more than is allowed in any case: nothing to divide, and the rest is void.
             allowed = room
             self.carry = 0
