@@ -16,7 +16,7 @@ LAYERS = (
     {"flows"},
     {"drive"},
     {"outcome", "status", "health", "calibrate"},
-    {"permit", "desk", "hold", "calls", "limiter", "throttle", "pacer"},
+    {"permit", "desk", "hold", "calls", "limiter", "throttle", "gate", "gates", "pacer"},
     {"headway"},  # the package itself: what `from headway import Limiter` reads
     {"integrations", "service"},
     {"testing", "lab", "demo", "cli"},
