@@ -116,27 +116,19 @@ def test_where_the_warning_points_to():
 def test_a_thread_of_a_child_is_one_more_thread():
     pacer = Pacer("1000/s,thread")
     pacer.acquire()
-    ready, over = threading.Event(), threading.Event()
-
-    def other():
-        pacer.acquire()
-        ready.set()
-        over.wait()
-
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=pacer.acquire, args=(10**6,), daemon=True)
     thread.start()
-    ready.wait()
+    while pacer.stats().waiters < 1:
+        time.sleep(0.001)
 
     def child():
         pacer.acquire()
-        return law(pacer).ops
+        return law(pacer).ops, len(pacer._threads())
 
-    try:
-        assert in_child(child) == (2, []), "the other thread is not here"
-        assert law(pacer).ops == 2
-    finally:
-        over.set()
-        thread.join()
+    assert in_child(child) == ((2, 1), []), "the pools of the other thread are not here"
+    assert law(pacer).ops == 10**6 + 1
+    pacer.retarget("1e9/s")
+    thread.join()
 
 
 @needs_fork
@@ -177,14 +169,19 @@ def test_fork_while_threads_are_in_the_middle_of_it():
         thread.start()
 
     def child():
+        crew = [threading.Thread(target=lambda: [law(pacer) for _ in range(9)], daemon=True) for _ in range(2)]
+        for thread in crew:
+            thread.start()
         for _ in range(10):
             pacer.acquire()
             law(pacer)
-        return True
+        for thread in crew:
+            thread.join(5)
+        return [thread.is_alive() for thread in crew]
 
     try:
         for _ in range(20):
-            assert in_child(child)[0] is True
+            assert in_child(child)[0] == [False, False]
     finally:
         over = True
         for thread in crowd:
@@ -237,6 +234,7 @@ def test_a_pacer_with_a_clock_of_its_own_is_left_alone():
     own = ManualClock()
     pacer = Pacer("10/s", clock=own)
     own.advance(1)
+    pacer.acquire()
     before = pacer.stats()
     with virtual_time():
         assert pacer.stats() == before
@@ -331,7 +329,7 @@ def test_disabled_takes_nothing():
         for _ in range(100):
             assert pacer.acquire() == 0
             assert pacer.try_acquire()
-            assert asyncio.run(pacer.acquire_async(5000)) == 0
+            assert asyncio.run(pacer.acquire_async()) == 0
         assert pacer.stats() == before
         with pytest.raises(InvalidArgument):
             pacer.acquire(0)
