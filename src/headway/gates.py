@@ -1,6 +1,6 @@
 """All gates of this process: what a fork does to them, and the blocks of `headway.testing`.
 
-**Fork.** The child has the pools as they were, so parent and child each hold the whole rate: the first verb in the child
+**Fork.** The child has the pools as they were, so parent and child each hold the whole rate: the first verb there
 warns. Whoever waited was another thread, which does not exist in the child: its turn is given back. Forking takes every
 lock first, so that no other thread is in the middle of something; the child makes new ones. A thread-scoped pacer does
 not warn: it has a rate for each thread, and the thread of a child is one more.
@@ -47,7 +47,7 @@ def _after_in_child() -> None:
     global _forking
     _forking = threading.RLock()
     _locked.clear()
-    mine = set()
+    mine: set[Gate] = set()
     for gate in list(gates):
         gate._lock = threading.RLock()
         pools = gate._pools
@@ -106,6 +106,4 @@ def _renew(gate: Gate, now: int) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

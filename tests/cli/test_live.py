@@ -20,25 +20,25 @@ import struct
 import termios
 
 PACE = [sys.executable, "-m", "headway.cli", "pace"]
+TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 FIGURES = r"([\d,]+) lines?  ([\d,.]+)/s  backlog ([\d.,]+ \w+)  scheduling delay ([\d.,]+ \w+)"
 
 
 class Terminal:
-    """A program whose stderr, and Ctrl-C, is a terminal; its stdin is a pipe, and so is its stdout if not all is `here`."""
+    """A program whose stderr, and Ctrl-C, is a terminal; stdin is a pipe, and so is stdout if not all is `here`."""
 
     def __init__(self, *words, term="xterm", here=False, columns=100):
         self.screen, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         hidden = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
         self.program = subprocess.Popen(
-            [*PACE, *words],
+            [sys.executable, "-c", TAKE, *PACE, *words],
             0,
             stdin=subprocess.PIPE,
             stdout=side if here else subprocess.PIPE,
             stderr=side,
             env={name: value for name, value in os.environ.items() if name not in hidden} | {"TERM": term},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(2, termios.TIOCSCTTY, 0),
         )
         os.close(side)
         self.shown = ""

@@ -1,6 +1,6 @@
 """Lines of the input, none of which is lost when somebody presses Ctrl-C.
 
-The naive filter says `for line in sys.stdin`, and that reads ahead: thousands of lines are in a buffer when the first has
+The naive filter says `for line in sys.stdin`, and that reads ahead: a thousand lines are in a buffer when the first has
 been written. Who stops such a filter, and lets another program read on, finds a hole. So a line is taken from the input
 only when its turn has come and it will be written at once:
 
@@ -46,7 +46,7 @@ class Brake:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
-    def _pull(self, number: int, frame: FrameType | None) -> None:
+    def _pull(self, _: int, __: FrameType | None) -> None:
         again, self._pulled = self._pulled, True
         if self._open or again:
             raise KeyboardInterrupt
@@ -110,7 +110,9 @@ class Lines:
     def _read(self) -> bool:
         with self._brake:
             if os.name == "posix":
-                select.select([self._file], [], [])  # so that the read, which must not be interrupted, is short
+                select.select(
+                    [self._file], [], []
+                )  # so that the read, which must not be interrupted, is short
         data = os.read(self._file, 1 if self._by_byte else BLOCK)
         self._buffer = self._buffer[self._at :] + data
         self._at = 0
