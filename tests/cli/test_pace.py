@@ -228,6 +228,8 @@ def test_interrupted_twice_it_does_not_wait():
     child.send_signal(signal.SIGINT)
     assert child.wait(20) == 130
     assert time.monotonic() - begin < 20
+    os.set_blocking(child.stderr.fileno(), False)
+    assert not child.stderr.read(), "no traceback"
     os.close(source)
     os.close(writing)
     child.stdout.close()
