@@ -128,7 +128,9 @@ def test_interrupted_while_it_waits_for_a_turn_or_for_input(rate, data):
     assert child.stdout.readline() == b"a\n"
     time.sleep(0.2)
     child.send_signal(signal.SIGINT)
+    begin = time.monotonic()
     out, said = child.communicate(timeout=30)
+    assert time.monotonic() - begin < 2.5, "at once"
     os.close(writing)
     assert (child.returncode, out, said) == (130, b"", b"headway: interrupted after 1 line\n")
     assert rest_of(source) == data[2:]

@@ -72,7 +72,7 @@ class Meter:
     def live(self, lines_here: bool) -> AbstractContextManager[object]:
         """The line on stderr, where that is a terminal; nothing elsewhere, nor where the lines themselves appear."""
         console = Console(stderr=True, highlight=False)
-        if not console.is_terminal or console.is_dumb_terminal or lines_here:
+        if not console.is_terminal or lines_here:
             return nullcontext()
         return Live(self, console=console, refresh_per_second=5, transient=True, redirect_stdout=False)
 
