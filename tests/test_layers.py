@@ -13,10 +13,10 @@ LAYERS = (
     {"errors", "clock", "_cython", "_form"},
     {"core"},
     {"engines"},
-    {"flows"},
-    {"drive"},
+    {"flows", "errands"},
+    {"drive", "talk"},
     {"outcome", "status", "health", "calibrate"},
-    {"permit", "desk", "hold", "calls", "limiter", "throttle", "gate", "gates", "pacer"},
+    {"permit", "desk", "hold", "calls", "limiter", "throttle", "fleet", "fleet_permit", "gate", "gates", "pacer"},
     {"headway"},  # the package itself: what `from headway import Limiter` reads
     {"integrations", "service"},
     {"testing", "lab", "demo", "cli"},

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 Limits = str | Limit | Mapping[str, str | Limit]
+_SHARED_NAMES = ("on_engine_error", "engine_timeout", "local_share", "on_ledger_loss", "max_quarantine")
+_SHARED_ONLY = ("closed", 0.25, 0.1, "quarantine", 60)
+"""What only means something on a shared engine, and its defaults."""
+
 Overrides = Mapping[str, Limits] | Callable[[str], Limits | None]
 
 
@@ -109,23 +113,30 @@ class Limiter(Desk):
         limit: Limits,
         *,
         name: str | None = None,
-        engine: str = "memory://",
+        engine: Any = "memory://",
         remote: Remote | bool | None = None,
         overrides: Overrides | None = None,
         timeout: float | timedelta | None = None,
         max_waiting: int | None = None,
         start: Literal["idle", "full"] = "idle",
+        on_engine_error: Literal["closed", "open", "local"] = "closed",
+        engine_timeout: float | timedelta = 0.25,
+        local_share: float = 0.1,
+        on_ledger_loss: Literal["quarantine", "trust"] = "quarantine",
+        max_quarantine: float | timedelta | None = 60,
         on_event: Callable[[Event], object] | None = None,
         clock: Clock | Any = None,
     ) -> None:
-        if engine != "memory://":
-            raise InvalidArgument("engine", engine, "'memory://', the only engine there is so far")
+        shared = (on_engine_error, engine_timeout, local_share, on_ledger_loss, max_quarantine)
+        if shared != _SHARED_ONLY:
+            raise InvalidArgument(
+                "options",
+                dict(zip(_SHARED_NAMES, shared, strict=True)),
+                "them with a shared engine, such as engine='redis://...': memory:// is always there, and forgets nothing",
+            )
         if start not in ("idle", "full"):
             raise InvalidArgument("start", start, "'idle' or 'full'")
-        if max_waiting is not None and (type(max_waiting) is not int or max_waiting < 0):
-            raise InvalidArgument("max_waiting", max_waiting, "an integer from 0 up, or None")
-        if on_event is not None and not callable(on_event):
-            raise InvalidArgument("on_event", on_event, "a function of one event, or None")
+        self._check_common(max_waiting, on_event)
         if name is not None and not isinstance(name, str):
             raise InvalidArgument("name", name, "a str, or None")
         timeout_ns = timeout_to_ns(timeout)
@@ -134,21 +145,39 @@ class Limiter(Desk):
         self._limits = _metrics(limit, self._remote)
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
-        if isinstance(overrides, Mapping):
-            for key, own in overrides.items():
-                if type(key) is not str:
-                    raise InvalidKey(key)
-                self._checked_override(key, own, source)
-        elif overrides is not None and not callable(overrides):
-            raise InvalidArgument(
-                "overrides", overrides, "a mapping from keys to limits, or a function of the key"
-            )
+        self._check_overrides(overrides, source)
         book = open_book(name, source, start_full=start == "full")
         self._install(book, source)
         listener = None if on_event is None else Listener(on_event, name, source)
         Desk.__init__(self, book, timeout_ns, max_waiting, listener)
 
     # -- construction ------------------------------------------------------------------------------------
+
+    def __new__(cls, *args: Any, engine: Any = "memory://", **options: Any) -> Limiter:  # noqa: ARG004
+        if cls is Limiter and engine != "memory://":
+            # Ledgers elsewhere are asked in another way: the same verbs, in a module that needs more to be imported.
+            from headway.fleet import FleetLimiter
+
+            return Desk.__new__(FleetLimiter)
+        return Desk.__new__(cls)
+
+    @staticmethod
+    def _check_common(max_waiting: Any, on_event: Any) -> None:
+        if max_waiting is not None and (type(max_waiting) is not int or max_waiting < 0):
+            raise InvalidArgument("max_waiting", max_waiting, "an integer from 0 up, or None")
+        if on_event is not None and not callable(on_event):
+            raise InvalidArgument("on_event", on_event, "a function of one event, or None")
+
+    def _check_overrides(self, overrides: Any, clock: Clock) -> None:
+        if isinstance(overrides, Mapping):
+            for key, own in overrides.items():
+                if type(key) is not str:
+                    raise InvalidKey(key)
+                self._checked_override(key, own, clock)
+        elif overrides is not None and not callable(overrides):
+            raise InvalidArgument(
+                "overrides", overrides, "a mapping from keys to limits, or a function of the key"
+            )
 
     def _install(self, book: Book, clock: Clock) -> None:
         """Furnish a new book, or go on with one that another limiter of this name has begun."""

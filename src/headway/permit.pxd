@@ -8,16 +8,18 @@ cdef bint _ATOMIC
 
 
 cdef class Permit:
-    cdef bint _held
-    cdef Book _book
+    # Public are those that a permit of a shared ledger, which is plain Python, fills itself.
+    cdef public bint _held
+    cdef public Book _book
     cdef list _claims
-    cdef long long _cost, _granted_at, _mark, _slot, _tally, _owner, _task
-    cdef int _end
-    cdef object _key, _listener
+    cdef long long _cost, _granted_at, _mark, _tally
+    cdef public long long _slot, _owner, _task
+    cdef public int _end
+    cdef public object _key, _listener
     cdef Ledger _ledger
 
     @cython.locals(book=Book, ledger=Ledger, now=cython.longlong)
-    cdef hand_back(self, int how)
+    cdef void hand_back(self, int how) except *
 
     cpdef finish(self, error, answered=*, not_sent=*)
 

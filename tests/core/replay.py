@@ -64,12 +64,23 @@ CASES: dict[str, tuple[int, list[Limit]]] = {
         [FixedWindow(HUGE, per=LONG), FixedWindow(5, per="month", tz="Europe/Berlin")],
     ),
     "concurrency": (1, [Concurrency(3), Concurrency(1), Concurrency(HUGE)]),
+    "leases": (1, [Concurrency(3), Concurrency(1), Concurrency(HUGE)]),
+    "ticks": (1, [Bucket((3, "10us"), burst=4), Bucket((7, "1us"), burst=2), Bucket((1, "3ns"), burst=900)]),
+    "remote ticks": (
+        300,
+        [Window(2000, per="5ms"), Window(3000, per="4ms", remote=Remote(max_transit="7ms"))],
+    ),
+    "spaced ticks": (1, [Spacing("6us", expire_after="1500ns"), Spacing("4us", expire_after="2us")]),
+    "calendar ticks": (1, [FixedWindow(5, per="10us"), FixedWindow(3, per="7500ns")]),
 }
+# In ticks of so many nanoseconds, with a lease of so many; the others in nanoseconds, without one.
+IN_TICKS = dict.fromkeys(("ticks", "remote ticks", "spaced ticks", "calendar ticks"), (1000, 2_000_000))
+SHARED = IN_TICKS | {"leases": (1, 20)}
 
 
 def open_desk(name: str) -> Desk:
     unit, limits = CASES[name]
-    rules = [rule_of(limit) for limit in limits]
+    rules = [rule_of(limit, *SHARED.get(name, (1, 0))) for limit in limits]
     desk = Desk(rules[0].open(), unit)
     desk.others = rules
     return desk
@@ -87,7 +98,7 @@ def step(desk: Desk, command: Command) -> int:
 
 
 def commands_of(seed: int) -> list[Command]:
-    verbs = (*VERBS, "adopt", "exhaust", "copy")
+    verbs = (*VERBS, "adopt", "exhaust", "copy", "renew")
     commands: list[Command] = random_commands(Random(seed), COMMANDS, verbs, HUGE + 1)
     return commands
 

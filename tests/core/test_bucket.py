@@ -15,12 +15,13 @@ from headway.core.limits import Bucket
 S = 10**9
 
 
-def assert_promise(limit: Bucket, grants: list[Grant]) -> None:
+def assert_promise(limit: Bucket, grants: list[Grant], tick_ns: int = 1) -> None:
     """No interval that ends at a grant holds more than the promise; a debt counts from when it was made.
 
-    Where a permit takes no whole number of nanoseconds, the last nanosecond counts as a part of the interval.
+    Where a permit takes no whole number of ticks, the last tick counts as a part of the interval.
     """
-    last = 1 if limit.per_ns % limit.count else 0
+    rate = limit.count * tick_ns
+    last = 1 if limit.per_ns % rate else 0
     events = [(grant.at, grant.happened, grant.turn) for grant in grants]
     debts = [(grant.ended, grant.extra, grant.end_turn) for grant in grants]
     for end, cost, turn in events:
@@ -31,7 +32,7 @@ def assert_promise(limit: Bucket, grants: list[Grant]) -> None:
         newest_first = sorted(known, reverse=True)
         totals = accumulate(spent for _, spent in newest_first)
         for (start, _), total in zip(newest_first, totals, strict=True):
-            assert (total - limit.burst) * limit.per_ns <= limit.count * (end - start + last)
+            assert (total - limit.burst) * limit.per_ns <= rate * (end - start + last)
 
 
 @settings(traced)

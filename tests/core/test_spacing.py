@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from core.strategies import COMMANDS, SPACINGS, traced
+from core.strategies import COMMANDS, SPACINGS, ns, traced
 from core.traces import Desk, rule_of
 from headway.core.limits import Spacing
 
@@ -101,3 +102,77 @@ def test_a_debt_is_so_many_steps() -> None:
     mark = ledger.take(0, 1)
     ledger.settle(0, 1, mark, ledger.tally, 4)
     assert ledger.wait(0, 1) == 24 * S
+
+
+ALLOWANCES = st.lists(st.integers(0, 9), min_size=1, max_size=4)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)), max_size=40
+)
+
+
+@settings(traced)
+@given(st.integers(1, 12), ALLOWANCES, STEPS)
+def test_holders_late_by_their_own_allowance_are_never_closer_than_the_interval(
+    interval, late, steps
+) -> None:
+    """Clients of one shared ledger, each with a rule of its own; nobody reports a use, and some cancel."""
+    rules = [rule_of(Spacing(ns(interval), max_reserved=9, expire_after=ns(allowed))) for allowed in late]
+    ledger, now = rules[0].open(), 1_000
+    held: list[tuple[int, int, int, int]] = []  # slot, used at, mark, tally
+    for passed, client, lateness, whim in steps:
+        now += passed
+        rule = rules[client % len(rules)]
+        ledger.adopt(rule, now)
+        slot = ledger.slot(now, 1)
+        if slot >= 0:
+            assert slot == now + ledger.wait(now, 1)
+            mark = ledger.take(slot, 1)
+            held.append((slot, slot + min(lateness, rule.allowance), mark, ledger.tally))
+        if whim < 4 and held and held[-1][0] > now:  # any of those whose time has not come
+            waiting = [grant for grant in held if grant[0] > now]
+            grant = waiting[-1 - whim % len(waiting)]
+            held.remove(grant)
+            ledger.cancel(now, 1, grant[2], grant[3])
+    used = [at for _, at, _, _ in held]
+    assert used == sorted(used)
+    assert all(later - earlier >= interval for earlier, later in pairwise(used))
+
+
+def test_the_next_slot_follows_the_allowance_of_the_last_one() -> None:
+    calm = rule_of(Spacing(6, expire_after=2))
+    swift = rule_of(Spacing(6, expire_after=1))
+    ledger = calm.open()
+    ledger.take(0, 1)
+    ledger.adopt(swift, 0)
+    assert ledger.slot(0, 1) == 8 * S
+    ledger.take(8 * S, 1)
+    ledger.adopt(calm, 0)
+    assert ledger.slot(0, 1) == 15 * S
+    mark, tally = ledger.take(15 * S, 1), ledger.tally
+    assert ledger.slot(0, 1) == 23 * S
+    ledger.cancel(0, 1, mark, tally)
+    assert ledger.slot(0, 1) == 15 * S
+
+
+def test_slots_cancelled_from_the_end_are_never_given_too_early() -> None:
+    rules = [rule_of(Spacing(6, expire_after=late)) for late in (3, 1, 1, 2)]
+    ledger = rules[0].open()
+    taken = []
+    for rule in rules:
+        ledger.adopt(rule, 0)
+        taken.append((ledger.take(ledger.slot(0, 1), 1), ledger.tally))
+    assert [mark for mark, _ in taken] == [0, 9 * S, 16 * S, 23 * S]
+    ledger.cancel(0, 1, *taken[3])
+    assert ledger.slot(0, 1) == 23 * S
+    ledger.cancel(0, 1, *taken[2])
+    assert ledger.slot(0, 1) == 18 * S  # 16 would do: of the older ones only the largest allowance is known
+    ledger.cancel(0, 1, *taken[1])
+    assert ledger.slot(0, 1) == 9 * S
+
+
+def test_a_debt_leaves_the_last_holder_his_allowance() -> None:
+    ledger = rule_of(Spacing(6, expire_after=60)).open()
+    mark, tally = ledger.take(0, 1), ledger.tally
+    ledger.adopt(rule_of(Spacing(6)), 0)
+    ledger.settle(0, 1, mark, tally, 2)
+    assert ledger.wait(0, 1) >= 66 * S

@@ -220,3 +220,41 @@ def test_gaps_and_transits_stay_within_146_years(drift) -> None:
     remote = Remote(resolution=0, drift_ppm=0, max_transit=longest, back_latency=longest)
     rule = WindowRule(Window(1, per=longest, remote=remote), 1, drift)
     assert 0 <= rule.gap + rule.transit <= FOREVER
+
+
+RESERVING = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(0, 9)), max_size=50)
+
+
+@settings(traced)
+@given(st.integers(1, 5), st.integers(1, 30), RESERVING)
+def test_reserved_permits_keep_the_promise_too(count, per, steps) -> None:
+    """In a shared ledger who waits reserves, where the time is known; some cancel before it."""
+    ledger = rule_of(Window(count, per=f"{per}ns")).open()
+    now = 1_000
+    held: list[tuple[int, int, int, int]] = []  # at, cost, mark, tally
+    for passed, x, whim in steps:
+        now += passed
+        cost = 1 + x % count
+        at = ledger.slot(now, cost)
+        assert at == now + ledger.wait(now, cost)
+        held.append((at, cost, ledger.take(at, cost), ledger.tally))
+        waiting = [grant for grant in held if grant[0] > now]
+        if whim < 3 and waiting:
+            grant = waiting[whim % len(waiting)]
+            held.remove(grant)
+            ledger.cancel(now, *grant[1:])
+    for start, *_ in held:
+        assert sum(cost for at, cost, *_ in held if start <= at < start + per) <= count
+
+
+def test_no_time_is_promised_while_permits_are_out_or_beyond_the_horizon() -> None:
+    remote = rule_of(Window(1, per=1, remote=Remote())).open()
+    assert remote.slot(0, 1) == 0
+    remote.take(0, 1)
+    assert remote.slot(0, 1) == -1
+    long = rule_of(Window(1, per=f"{2**61}ns")).open()
+    slots = []
+    while (slot := long.slot(5, 1)) >= 0:
+        slots.append(slot)
+        long.take(slot, 1)
+    assert slots == [5, 5 + 2**61]

@@ -21,9 +21,9 @@ VERBS = (*("pass", "nap", "take", "reserve", "use") * 2, "complete", "cancel", "
 START = 1_000
 
 
-def rule_of(limit: Limit) -> Rule:
+def rule_of(limit: Limit, tick_ns: int = 1, lease_ns: int = 0) -> Rule:
     """Kept by a perfect clock: the gap of a Window is its remote's alone."""
-    (rule,) = rules_of(limit, 0, 0)
+    (rule,) = rules_of(limit, 0, 0, tick_ns, lease_ns)
     return rule
 
 
@@ -52,7 +52,7 @@ class Grant:
 
 
 class Desk:
-    """Asks one ledger as an engine would; `unit` is how many nanoseconds one step of a "pass" is."""
+    """Asks one ledger as an engine would; `unit` is how many ticks one step of a "pass" is."""
 
     def __init__(self, ledger: Ledger, unit: int = 1, now: int = START) -> None:
         self.ledger = ledger
@@ -127,6 +127,17 @@ class Desk:
             self.log.append(missing)
             if missing == 0:
                 grant.used = self.now
+
+    def do_renew(self, x: int, y: int) -> None:
+        out = self.open_grants()
+        if out:
+            grant = out[x % len(out)]
+            mark = self.ledger.renew(self.now, grant.cost, grant.mark)
+            self.log.append(mark)
+            if mark == -1:
+                grant.end, grant.ended, grant.end_turn = "expired", self.now, self.turn
+            else:
+                grant.mark = mark
 
     def do_complete(self, x: int, y: int) -> None:
         if grant := self.ending("complete", x):

@@ -62,6 +62,23 @@ def test_the_draw_reaches_the_corners():
     assert not missing
 
 
+def test_hard_worlds_are_not_rare():
+    """Worlds with weights, keys and long ledgers are the slow ones; to leave them out is the easy way to be fast."""
+    worlds = [draw(seed) for seed in range(2_000)]
+    least = {
+        "weights": (0.15, lambda w: w.cost > 1),
+        "all permits at once": (0.03, lambda w: w.cost == w.n > 1),
+        "keys": (0.2, lambda w: w.key),
+        "bursts": (0.12, lambda w: w.bursts),
+        "the ledger's grid": (0.03, lambda w: w.n > 1024),
+        "weights on the grid": (0.005, lambda w: w.n > 1024 and w.cost > 1),
+        "restarts": (0.15, lambda w: w.restart_every),
+        "faults": (0.6, lambda w: w.fault_every),
+    }
+    shares = {name: sum(map(bool, map(is_one, worlds))) / len(worlds) for name, (_, is_one) in least.items()}
+    assert {name: share for name, share in shares.items() if share < least[name][0]} == {}
+
+
 def test_a_seed_is_a_world():
     first, again = (run_world(draw(5, events=200), trace=True) for _ in range(2))
     assert first.log == again.log
@@ -142,18 +159,38 @@ def test_when_is_the_first_moment_of_a_reading():
         assert t == 0 or clock.reading(t - 1) < reading
 
 
+def test_many_readings_are_the_single_ones():
+    rng = Random(3)
+    for seed in range(200):
+        world = draw(seed)
+        times = sorted(rng.randrange(10 * world.per * world.events) for _ in range(50))
+        for clock in (world.local_clock(), world.remote_clock()):
+            assert clock.readings(times) == [clock.reading(t) for t in times]
+
+
 def test_the_audit_looks_at_every_window():
     rng = Random(4)
-    for _ in range(300):
+    for _ in range(1_000):
+        n = rng.randrange(1, 6)
         world = World(
-            seed=0, n=rng.randrange(1, 4), per=rng.randrange(1, 40), rr=rng.choice((0, 1, 5)), cost=1
+            seed=0, n=n, per=rng.randrange(1, 40), rr=rng.choice((0, 1, 5)), cost=rng.randrange(1, n + 1)
         )
         arrivals = [rng.randrange(200) for _ in range(rng.randrange(12))]
         verdict = audit(world, arrivals)
         clock = world.remote_clock()
         span = world.per * (1 if world.rr else BILLION)
         readings = sorted(map(clock.reading, arrivals))
-        counts = [sum(start <= reading <= start + span for reading in readings) for start in readings]
+        assert verdict.readings == tuple(readings)
+        counts = [
+            sum(world.cost for reading in readings if start <= reading <= start + span) for start in readings
+        ]
         assert (verdict.violations > 0) == any(count > world.n for count in counts)
+        # The last of those who share a full window with it is one too many.
+        ends = [sum(end - span <= reading for reading in readings[:i]) for i, end in enumerate(readings)]
+        assert verdict.violations == sum((others + 1) * world.cost > world.n for others in ends)
         if verdict.violations:
             assert verdict.worst == max(counts)
+            first = readings[verdict.start]
+            assert (
+                sum(world.cost for reading in readings if first <= reading <= first + span) >= verdict.worst
+            )

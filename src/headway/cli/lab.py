@@ -100,6 +100,7 @@ def _attack(console: Console, seeds: range, events: int, fixed: dict[str, Any], 
         f"headway: {count(len(failed), 'world')} of {len(seeds):,} with one too many; {sent:,} requests, "
         f"{len(seeds) / seconds:.0f} worlds a second",
         style="red" if failed else None,
+        soft_wrap=True,
     )
     if failed:
         small = shrink(draw(failed[0], events, **fixed))
@@ -133,7 +134,8 @@ def _mapper(jobs: int) -> Iterator[Any]:
 @contextmanager
 def _progress(console: Console, what: str, total: int) -> Iterator[Any]:
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    # Drawn by a thread, in the time of what it measures: at the usual ten times a second about 2 % of it.
+    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
         yield partial(progress.advance, progress.add_task(what, total=total))
 
 

@@ -5,7 +5,7 @@ from headway.core.ledger cimport Ledger, Rule
 @cython.no_gc
 @cython.final
 cdef class BucketRule(Rule):
-    cdef readonly long long whole, part, parts, room_ns, room_part
+    cdef readonly long long whole, part, parts, room, room_part
 
 
 @cython.no_gc

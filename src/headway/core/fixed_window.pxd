@@ -5,7 +5,7 @@ from headway.core.ledger cimport Ledger, Rule
 @cython.no_gc
 @cython.final
 cdef class FixedWindowRule(Rule):
-    cdef object window_of
+    cdef readonly object window_of
 
 
 @cython.no_gc

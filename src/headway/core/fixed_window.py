@@ -6,7 +6,7 @@ ends is the one thing a caller wants to know, and it is in every answer. Against
 known exactly, use a `Window`.
 
 State is the end of the current window and what was used in it. A window is entered by the first call at or
-after the end of the old one; times are nanoseconds since the Unix epoch, because calendars are. If the wall
+after the end of the old one; times are ticks since the Unix epoch, because calendars are. If the wall
 clock is set back, the window that was entered stays the current one: it is never counted twice.
 
 Worked example, 3/day in UTC: at 23:59 three calls go and a fourth is told to wait 60 s. At 00:00 the count
@@ -18,20 +18,29 @@ the same.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule
+from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule, ticks
 
 if TYPE_CHECKING:
     from headway.core.limits import FixedWindow
 
 
+def window_in_ticks(limit: FixedWindow, tick_ns: int, now: int) -> tuple[int, int]:
+    """The ticks of the window that contains `now`; an edge between two ticks belongs to the later one."""
+    start, end = limit.window_of(now * tick_ns)
+    return ticks(start, tick_ns), ticks(end, tick_ns)
+
+
 class FixedWindowRule(Rule):
+    """`window_of(now)` is the first tick of the window that contains `now`, and the first one after it."""
+
     __slots__ = ("window_of",)
 
-    def __init__(self, limit: FixedWindow) -> None:
-        Rule.__init__(self, limit, walled=True)
-        self.window_of = limit.window_of
+    def __init__(self, limit: FixedWindow, tick_ns: int = 1) -> None:
+        Rule.__init__(self, limit, tick_ns, walled=True)
+        self.window_of = limit.window_of if tick_ns == 1 else partial(window_in_ticks, limit, tick_ns)
 
     def open(self) -> Ledger:
         return FixedWindowLedger(self)
@@ -75,7 +84,7 @@ class FixedWindowLedger(Ledger):
         if actual < cost:
             self.cancel(now, cost - actual, mark, tally)
         else:
-            self.used = min(self.used + actual - cost, FOREVER)
+            self.used = min(self.used + actual - cost, self.rule.horizon)
 
     def remaining(self, now: int) -> int:
         self.roll(now)

@@ -6,7 +6,7 @@ cimport cython
 @cython.no_gc
 cdef class Rule:
     cdef readonly object limit
-    cdef readonly long long capacity
+    cdef readonly long long capacity, horizon, tick_ns
     cdef readonly bint held, promises, spaced, walled
 
 
@@ -21,6 +21,7 @@ cdef class Ledger:
     cpdef long long slot(self, long long now, long long cost)
     cpdef long long slot_after(self, long long now, long long cost)
     cpdef long long use(self, long long now, long long mark)
+    cpdef long long renew(self, long long now, long long cost, long long mark)
     cpdef complete(self, long long now, long long cost, long long mark)
     cpdef abandon(self, long long now, long long cost, long long mark)
     cpdef cancel(self, long long now, long long cost, long long mark, long long tally)

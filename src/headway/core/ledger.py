@@ -11,7 +11,7 @@ Peek is `wait` alone. Try is `wait`, and `take` if it was 0. All or none is `wai
 Waiting is sleeping for what `wait` said and asking again. A reservation is `take` at a time in the future, for
 ledgers whose rule `promises`.
 
-`wait` is exact (one nanosecond earlier is refused, at the time it is granted) unless permits are out: then
+`wait` is exact (one tick earlier is refused, at the time it is granted) unless permits are out: then
 nobody knows when they come back, `wait` is the least it can be, and `sure` says when it will be granted even if
 nobody hands anything back; FOREVER if only a hand-back helps.
 
@@ -19,8 +19,11 @@ What was taken may end in four ways. `complete` (it happened, and is over), `can
 `abandon` (nobody knows), `settle` (it cost something else). One law holds for every kind: *cancel never mints;
 it restores exactly when nothing came after.*
 
-Times are integer nanoseconds of one clock that never runs backward; `walled` rules count theirs from the Unix
-epoch.
+Times are integer ticks of one clock that never runs backward; `walled` rules count theirs from the Unix epoch.
+A tick is a nanosecond here, and whatever its clock can tell in a shared ledger: the algorithms know nothing of
+it, only the rule does that turns a limit into numbers. A script on a server has doubles, in which integers are
+exact below 2**53, so numbers in longer ticks end at 2**52 and not at 2**62 (`horizon`): what is counted from a
+present of some 2**51 microseconds stays exact, and both kinds of ledger give the same answers.
 """
 
 from __future__ import annotations
@@ -32,16 +35,26 @@ if TYPE_CHECKING:
 
 FOREVER = 1 << 62
 LONG_AGO = -(1 << 62)
+EXACT = 1 << 52
+
+
+def ticks(ns: int, tick_ns: int) -> int:
+    """A span in whole ticks, rounded up."""
+    return -(-ns // tick_ns)
 
 
 class Rule:
-    """A limit as integers, shared by the ledgers of all its keys."""
+    """A limit as integers, all in ticks of `tick_ns`; shared by the ledgers of all its keys.
 
-    __slots__ = ("capacity", "held", "limit", "promises", "spaced", "walled")
+    `horizon` is where numbers end: no debt and no reservation goes further, in ticks or in permits. A power of two.
+    """
+
+    __slots__ = ("capacity", "held", "horizon", "limit", "promises", "spaced", "tick_ns", "walled")
 
     def __init__(
         self,
         limit: Limit,
+        tick_ns: int = 1,
         *,
         held: bool = False,
         promises: bool = False,
@@ -50,6 +63,8 @@ class Rule:
     ) -> None:
         self.limit = limit
         self.capacity: int = limit.capacity
+        self.tick_ns = tick_ns
+        self.horizon = FOREVER if tick_ns == 1 else EXACT
         self.held = held
         self.promises = promises
         self.spaced = spaced
@@ -73,11 +88,11 @@ class Ledger:
         raise NotImplementedError
 
     def wait(self, now: int, cost: int) -> int:
-        """Nanoseconds until `cost` could be taken; 0: now. A lower bound while permits are out."""
+        """Ticks until `cost` could be taken; 0: now. A lower bound while permits are out."""
         raise NotImplementedError
 
     def sure(self, now: int, cost: int) -> int:
-        """Nanoseconds until `cost` can certainly be taken, whatever is or is not handed back."""
+        """Ticks until `cost` can certainly be taken, whatever is or is not handed back."""
         return self.wait(now, cost)
 
     def take(self, at: int, cost: int) -> int:
@@ -85,19 +100,24 @@ class Ledger:
         raise NotImplementedError
 
     def slot(self, now: int, cost: int) -> int:
-        """The time for which `cost` can be reserved, or -1 where too many are reserved already."""
-        return now + self.wait(now, cost)
+        """The time for which `cost` can be reserved, or -1: too many are reserved already, or no time is known."""
+        wait = self.wait(now, cost)
+        return now + wait if wait < FOREVER and self.exact(now, cost) else -1
 
     def slot_after(self, now: int, cost: int) -> int:
-        """Nanoseconds until `slot` promises a time again; 0: it does now."""
+        """Ticks until `slot` promises a time again; 0: it does now."""
         return 0
 
     def use(self, now: int, mark: int) -> int:
-        """What was taken is about to be spent: nanoseconds its holder still has to wait; 0: go.
+        """What was taken is about to be spent: ticks its holder still has to wait; 0: go.
 
         Where the rule is `spaced`, every use counts and every spender must ask; others need not.
         """
         return 0
+
+    def renew(self, now: int, cost: int, mark: int) -> int:
+        """Its holder is still there: the mark by which it is found from now on; -1: too late, it has expired."""
+        return mark
 
     def complete(self, now: int, cost: int, mark: int) -> None:
         """It happened and is over."""
@@ -116,7 +136,7 @@ class Ledger:
         raise NotImplementedError
 
     def reset_after(self, now: int) -> int:
-        """Nanoseconds until the ledger is as if it were new, if nothing more is taken; FOREVER if unknown."""
+        """Ticks until the ledger is as if it were new, if nothing more is taken; FOREVER if unknown."""
         raise NotImplementedError
 
     def in_flight(self, now: int) -> int:

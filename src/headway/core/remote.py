@@ -159,11 +159,17 @@ def gap_ns(per_ns: int, remote: Remote, local_resolution_ns: int, local_drift_pp
     return math.ceil(true * stretch + local_resolution_ns)
 
 
-def transit_ns(remote: Remote, local_resolution_ns: int, local_drift_ppm: float) -> int:
+def transit_ns(remote: Remote, local_resolution_ns: int, local_drift_ppm: float, lease_ns: int = 0) -> int:
     """How long after its grant, on the local clock, an unfinished permit counts as completed.
+
+    `lease_ns` is how long after its grant the permit may still be dispatched; 0 where that is done at once.
 
     >>> transit_ns(Remote(max_transit=10, back_latency=0.5), 1, 250)
     10502625001
+    >>> transit_ns(Remote(max_transit=10, back_latency=0.5), 1, 250, 2 * 10**9)
+    12503125001
     """
     stretch = 1 + _ratio("local_drift_ppm", local_drift_ppm)
-    return math.ceil((remote.max_transit_ns + remote.back_latency_ns) * stretch + local_resolution_ns)
+    return math.ceil(
+        (lease_ns + remote.max_transit_ns + remote.back_latency_ns) * stretch + local_resolution_ns
+    )

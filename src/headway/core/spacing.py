@@ -3,7 +3,7 @@
 The naive spacer remembers the last call and refuses whoever comes within the interval. The refused ask again
 and again, and who asks at the lucky moment wins. Remember instead the last slot that was *given away*, which
 may lie in the future: the next caller gets the slot after it, and knows at once how long to sleep. One
-register, `last`, is all the state there is:
+register, `last`, is nearly all the state there is:
 
     now >= last + step      last = now, go
     otherwise               ceil((last - now) / step) slots are reserved already; fewer than `max_reserved`:
@@ -18,30 +18,40 @@ it, so `step = interval + expire_after` keeps that much between slots. In memory
 in line takes its slot when it wakes. `strict=False` steps by the interval, lets late holders go at once and so
 promises the average only.
 
+The clients of a shared ledger measure each its own round trip, so each has its own allowance for being late. It
+is the holder of the *last* slot who may be late, not the one who asks. So the ledger notes in `slack` the
+allowance under which the last slot was given, and the next free one is `last + slack + interval`: with equal
+allowances that is `last + step`.
+
 Worked example, 1 every 6 s: a call at 3 goes (last = 3), one at 10 goes (last = 10), one at 15 is told to wait
 1 s and reserves 16; one at 15.5 reserves 22.
 
-A cancelled slot is given back when it is the last one; `tally` holds what `last` was before it.
+A cancelled slot is given back when it is the last one; `tally` holds what `last` was before it, and `before` what
+`slack` was. Of the slots before that one only the largest allowance is known, `older`: who cancels several from
+the end, given under several allowances, may leave the next slot later than need be, and never earlier.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule
+from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule, ticks
 
 if TYPE_CHECKING:
     from headway.core.limits import Spacing
 
 
 class SpacingRule(Rule):
-    __slots__ = ("interval", "max_reserved", "step", "strict")
+    """One per `interval`; a holder may be late by `allowance`, so slots are a `step` apart, the sum of both."""
 
-    def __init__(self, limit: Spacing) -> None:
-        Rule.__init__(self, limit, promises=True, spaced=True)
-        self.interval: int = limit.interval_ns
+    __slots__ = ("allowance", "interval", "max_reserved", "step", "strict")
+
+    def __init__(self, limit: Spacing, tick_ns: int = 1) -> None:
+        Rule.__init__(self, limit, tick_ns, promises=True, spaced=True)
+        self.interval: int = ticks(limit.interval_ns, tick_ns)
         self.strict: bool = limit.strict
-        self.step: int = limit.interval_ns + (limit.expire_after_ns or 0 if limit.strict else 0)
+        self.allowance: int = ticks(limit.expire_after_ns or 0, tick_ns) if limit.strict else 0
+        self.step: int = self.interval + self.allowance
         self.max_reserved: int = limit.max_reserved
 
     def open(self) -> Ledger:
@@ -49,11 +59,14 @@ class SpacingRule(Rule):
 
 
 class SpacingLedger(Ledger):
-    __slots__ = ("last", "rule", "used")
+    __slots__ = ("before", "last", "older", "rule", "slack", "used")
 
     def __init__(self, rule: SpacingRule) -> None:
         self.rule = rule
         self.last = LONG_AGO
+        self.slack = 0
+        self.before = 0
+        self.older = 0
         self.used = LONG_AGO
         self.tally = LONG_AGO
 
@@ -62,7 +75,7 @@ class SpacingLedger(Ledger):
 
     def next(self) -> int:
         """The first time that is still free."""
-        after = self.last + self.rule.step
+        after = self.last + self.slack + self.rule.interval
         return after if after > self.used + self.rule.interval else self.used + self.rule.interval
 
     def wait(self, now: int, cost: int) -> int:
@@ -71,6 +84,10 @@ class SpacingLedger(Ledger):
         return self.next() - now if self.next() > now else 0
 
     def take(self, at: int, cost: int) -> int:
+        if self.before > self.older:
+            self.older = self.before
+        self.before = self.slack
+        self.slack = self.rule.allowance
         self.tally = self.last
         self.last = at
         return at
@@ -99,6 +116,8 @@ class SpacingLedger(Ledger):
     def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
         if self.last == mark:
             self.last = tally
+            self.slack = self.before
+            self.before = self.older
             self.tally = LONG_AGO
 
     def settle(self, now: int, cost: int, mark: int, tally: int, actual: int) -> None:
@@ -107,9 +126,10 @@ class SpacingLedger(Ledger):
         elif actual > cost:
             self.tally = self.last
             start = max(self.last, now)
-            # More than 146 years of debt are kept as that.
-            most = max(0, (now + FOREVER - start) // self.rule.step - 1)
+            # A debt beyond the horizon (146 years in nanoseconds) is kept as that.
+            most = max(0, (now + self.rule.horizon - start) // self.rule.step - 1)
             self.last = start + min(actual - cost, most) * self.rule.step
+            self.widen()
 
     def remaining(self, now: int) -> int:
         return 1 if now >= self.next() else 0
@@ -118,17 +138,29 @@ class SpacingLedger(Ledger):
         return self.next() - now if self.next() > now else 0
 
     def exhaust(self, now: int) -> None:
-        self.last = max(self.last, now)
+        if self.last < now:
+            self.last = now
+            self.widen()
+
+    def widen(self) -> None:
+        """The last slot moved without being given to anybody: who had it before may be as late as he was told."""
+        if self.slack < self.rule.allowance:
+            self.slack = self.rule.allowance
 
     def adopt(self, rule: Rule, now: int) -> None:
         self.rule = rule  # type: ignore[assignment]
+        if self.next() <= now:
+            self.older = self.before  # nobody is late any more: what was allowed to the older ones is over
 
     def copy(self) -> Ledger:
         twin = SpacingLedger(self.rule)
         twin.last = self.last
+        twin.slack = self.slack
+        twin.before = self.before
+        twin.older = self.older
         twin.used = self.used
         twin.tally = self.tally
         return twin
 
     def state(self) -> tuple[int, ...]:
-        return (self.last, self.used)
+        return (self.last, self.slack, self.used, self.before, self.older)

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.core.ledger import FOREVER, Ledger, Rule
+from headway.core.ledger import FOREVER, Ledger, Rule, ticks
 from headway.core.remote import gap_ns, transit_ns
 from headway.core.runs import Runs
 
@@ -56,16 +56,20 @@ class WindowRule(Rule):
 
     __slots__ = ("gap", "grid", "out_grid", "transit")
 
-    def __init__(self, limit: Window, resolution_ns: int, drift_ppm: float) -> None:
-        Rule.__init__(self, limit, held=limit.remote is not None)
-        self.gap: int = limit.per_ns
-        self.transit = 0
+    def __init__(
+        self, limit: Window, resolution_ns: int, drift_ppm: float, tick_ns: int = 1, lease_ns: int = 0
+    ) -> None:
+        Rule.__init__(self, limit, tick_ns, held=limit.remote is not None)
+        gap: int = limit.per_ns
+        transit = 0
         if limit.remote is not None:
             # A negative gap is none: usable as soon as it completes. Both together stay within 146 years.
-            self.gap = min(max(0, gap_ns(limit.per_ns, limit.remote, resolution_ns, drift_ppm)), FOREVER)
-            self.transit = min(transit_ns(limit.remote, resolution_ns, drift_ppm), FOREVER - self.gap)
+            gap = min(max(0, gap_ns(limit.per_ns, limit.remote, resolution_ns, drift_ppm)), FOREVER)
+            transit = min(transit_ns(limit.remote, resolution_ns, drift_ppm, lease_ns), FOREVER - gap)
+        self.gap = ticks(gap, tick_ns)
+        self.transit = ticks(transit, tick_ns)
         coarse = limit.count > FINE
-        self.grid: int = max(1, limit.per_ns // FINE) if coarse else 1
+        self.grid: int = max(1, ticks(limit.per_ns, tick_ns) // FINE) if coarse else 1
         self.out_grid: int = max(1, self.transit // FINE) if coarse else 1
 
     def open(self) -> Ledger:
@@ -133,6 +137,14 @@ class WindowLedger(Ledger):
         assert self.out is not None
         return self.usable(self.out.time_of(need - self.cooling.total) + self.rule.transit) - now
 
+    def slot(self, now: int, cost: int) -> int:
+        rule = self.rule
+        wait = self.wait(now, cost)
+        # Neither its times nor what is owed may leave the horizon.
+        if wait > rule.horizon - rule.gap - rule.transit or cost - self.free >= rule.horizon:
+            return -1
+        return now + wait if self.exact(now, cost) else -1
+
     def exact(self, now: int, cost: int) -> bool:
         self.advance(now)
         return cost - self.free <= self.cooling.total
@@ -167,8 +179,8 @@ class WindowLedger(Ledger):
         if actual < cost:
             self.cancel(now, cost - actual, mark, tally)
         elif actual > cost:
-            # A debt beyond 2**62 permits is kept as that many: numbers end there.
-            extra = min(actual - cost, self.free + FOREVER - 1)
+            # A debt beyond the horizon is kept as that many permits: numbers end there.
+            extra = min(actual - cost, self.free - 1 + self.rule.horizon)
             if extra > 0:
                 self.free -= extra
                 self.cool(now, extra)

@@ -2,6 +2,7 @@
 
 A window that holds too many events can be moved until it begins with one of them. So with the readings in order it is
 enough to look at each event and the n-th after it: if the two are at most w apart, n + 1 events share a closed window.
+A request of weight c is c events at once, so of these n // c fit, and that is how far apart two are compared.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 class Verdict:
     """How often the limit was broken, the fullest window, and how close it came.
 
-    `violations` counts the events that were one too many; `worst` is the largest count in any window, `start` where
-    it begins in `readings`; `margin` how much closer (in ns) n + 1 events would have had to be.
+    `violations` counts the requests that were one too many; `worst` is the largest count of events in any window,
+    `start` where it begins in `readings`, of which each request has one; `margin` how much closer (in ns) one request
+    more would have had to be.
     """
 
     violations: int
@@ -54,21 +56,18 @@ def audit(world: World, arrivals: list[int]) -> Verdict:
     >>> audit(world, [0, 50, 109]).violations, audit(world, [0, 50, 110]).violations, audit(world, [0, 50, 119]).margin
     (1, 0, 10)
     """
-    clock, n = world.remote_clock(), world.n
     unit = 1 if world.rr else BILLION
     span = world.per * unit
-    read = clock.reading
-    readings = [read(t) for t in sorted(arrivals)]
-    if world.cost > 1:
-        readings = [reading for reading in readings for _ in range(world.cost)]
-    apart = list(map(sub, readings[n:], readings))
+    readings = world.remote_clock().readings(sorted(arrivals))
+    apart = list(map(sub, readings[world.n // world.cost :], readings))
     if not apart:
-        return Verdict(0, len(readings), 0, None, tuple(readings))
+        return Verdict(0, len(readings) * world.cost, 0, None, tuple(readings))
     margin = min(apart) - span
     if margin > 0:
         return Verdict(0, 0, 0, margin // unit, tuple(readings))
     worst, start = fullest(readings, span)
-    return Verdict(sum(gap <= span for gap in apart), worst, start, margin // unit, tuple(readings))
+    too_many = sum(gap <= span for gap in apart)
+    return Verdict(too_many, worst * world.cost, start, margin // unit, tuple(readings))
 
 
 def fullest(readings: list[int], span: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ a `headway.Clock`: nobody sleeps on it. `LocalClock` is one, for limiters: the s
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from headway.clock import SECOND, Clock
@@ -58,6 +59,22 @@ class Skewed:
             self._turn(t)
         passed = self.base + self.rate * t
         return passed // self.den * self.tick if self.tick else passed
+
+    def readings(self, times: list[int]) -> list[int]:
+        """What it shows at each of these times, which are in order: one segment after the other, without a call each.
+
+        >>> Skewed(tick=10, phase=0, rates=((0, 500_000_000), (20, 10**9))).readings([0, 19, 20, 41])
+        [0, 0, 10, 30]
+        """
+        tick, den, shown, at = self.tick, self.den, [], 0
+        for _, end, base, rate in self.segments:
+            upto = bisect_left(times, end, at)
+            if tick:
+                shown += [(base + rate * t) // den * tick for t in times[at:upto]]
+            else:
+                shown += [base + rate * t for t in times[at:upto]]
+            at = upto
+        return shown
 
     def when(self, reading: int) -> int:
         """The first true time at which it shows `reading` or more."""

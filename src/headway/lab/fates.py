@@ -11,15 +11,17 @@ arrive exactly then.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from headway.lab.worlds import World
 
 
 TABLE = 64
+BATCH = 256
 
 
 def latencies(rng: Random, spread: str, floor: int, more: int) -> list[int]:
@@ -35,26 +37,37 @@ def latencies(rng: Random, spread: str, floor: int, more: int) -> list[int]:
 
 def nap_errors(rng: Random, error: int) -> list[int]:
     """By how much sleeps end too late, or too early (below zero); half of them are exact."""
-    return [rng.choice((0, 0, -error, rng.randint(-error, error))) for _ in range(TABLE)] if error else [0]
+    return [rng.choice((0, 0, -error, rng.randint(-error, error))) for _ in range(TABLE)]
 
 
-class Fate(NamedTuple):
-    """When it is noted, when and how its permit ends ("complete", "cancel", "abandon", "drop" or an exception)."""
-
-    noted: int | None
-    at: int
-    end: str | BaseException
-    name: str
+def picks(rng: Random, table: list[int]) -> Iterator[int]:
+    """Numbers out of a table, without end: a world needs thousands, and a byte for each is the cheapest way to draw."""
+    pick = (table * (256 // TABLE)).__getitem__
+    return chain.from_iterable(iter(lambda: map(pick, rng.randbytes(BATCH)), None))
 
 
-class Request(NamedTuple):
-    """What a fate is decided from."""
+def misfortunes(rng: Random, world: World) -> Iterator[Callable[[Request], Fate] | None]:
+    """For one request after another what goes wrong, without end; None: nothing."""
+    if not world.fault_every or not world.faults:
+        return repeat(None)
+    kinds: list[Callable[[Request], Fate] | None] = [FATES[name] for name in world.faults]
+    kinds += [None] * (len(kinds) * (world.fault_every - 1))
+    return chain.from_iterable(iter(lambda: rng.choices(kinds, k=BATCH), None))
 
-    world: World
-    random: Callable[[], float]
-    t: int
-    arrive: int
-    done: int
+
+Fate: TypeAlias = tuple[int | None, int, str | BaseException, str]
+"""When it is noted, when and how its permit ends ("complete", "cancel", "abandon", "drop" or an exception), a name."""
+
+
+class Request:
+    """What a fate is decided from. There is one for a whole world, filled anew for each request that needs it."""
+
+    __slots__ = ("arrive", "done", "random", "t", "world")
+
+    def __init__(self, world: World, random: Callable[[], float]) -> None:
+        self.world = world
+        self.random = random
+        self.t = self.arrive = self.done = 0
 
     def delayed(self) -> int:
         """As late as the remote may note it, or somewhere before."""
@@ -71,54 +84,54 @@ class Request(NamedTuple):
 
 def late(request: Request) -> Fate:
     """Times out here, and arrives later."""
-    return Fate(request.delayed(), min(request.timeout(), request.done), "abandon", "timed out")
+    return (request.delayed(), min(request.timeout(), request.done), "abandon", "timed out")
 
 
 def slow(request: Request) -> Fate:
     """The answer takes longer than max_transit."""
     at = request.done + request.world.max_transit + int(request.random() * request.world.per)
-    return Fate(request.delayed(), at, "complete", "slow answer")
+    return (request.delayed(), at, "complete", "slow answer")
 
 
 def mute(request: Request) -> Fate:
     """It arrives, the answer is lost."""
-    return Fate(request.arrive, request.timeout(), "abandon", "answer lost")
+    return (request.arrive, request.timeout(), "abandon", "answer lost")
 
 
 def lost(request: Request) -> Fate:
     """It never arrives."""
-    return Fate(None, request.timeout(), "abandon", "request lost")
+    return (None, request.timeout(), "abandon", "request lost")
 
 
 def unsent(request: Request) -> Fate:
     """The permit is cancelled: nothing was sent."""
-    return Fate(None, request.t + int(request.random() * request.world.timeout), "cancel", "cancelled")
+    return (None, request.t + int(request.random() * request.world.timeout), "cancel", "cancelled")
 
 
 def refused(request: Request) -> Fate:
     """An exception that proves that nothing was sent."""
-    return Fate(None, request.done, ConnectionRefusedError(), "refused")
+    return (None, request.done, ConnectionRefusedError(), "refused")
 
 
 def torn(request: Request) -> Fate:
     """The task is cancelled while its request is under way."""
-    return Fate(request.delayed(), request.under_way(), CancelledError(), "task cancelled")
+    return (request.delayed(), request.under_way(), CancelledError(), "task cancelled")
 
 
 def parse(request: Request) -> Fate:
     """The answer is there, and raises."""
-    return Fate(request.arrive, request.done, ValueError(), "parse error")
+    return (request.arrive, request.done, ValueError(), "parse error")
 
 
 def crash(request: Request) -> Fate:
     """The worker is gone, its permit dropped without an end, its request under way."""
-    return Fate(request.delayed(), request.under_way(), "drop", "worker crashed")
+    return (request.delayed(), request.under_way(), "drop", "worker crashed")
 
 
 def tardy(request: Request) -> Fate:
     """The permit is spent long after it was granted."""
     noted = request.delayed()
-    return Fate(noted, noted + request.world.back, "complete", "spent late")
+    return (noted, noted + request.world.back, "complete", "spent late")
 
 
 FATES: dict[str, Callable[[Request], Fate]] = {

@@ -6,6 +6,8 @@ around the limiter; the limiter is the real one, asked through `try_acquire` and
 as a line of waiting tasks would do: the head of the line sleeps until the promised time and asks again, and whenever a
 permit comes back it is called. (`headway.lab.tasks` runs smaller worlds with real tasks.) Arrivals are decided at
 dispatch and audited at the end, so they need no moment of their own.
+
+A lab finds more the more worlds it runs, so this file is compiled where the limiter is.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
-from itertools import count
 from random import Random
 from typing import Any
 
@@ -22,7 +24,7 @@ from headway.core.limits import Window
 from headway.core.remote import gap_ns
 from headway.lab.audit import Outcome, audit
 from headway.lab.clocks import LocalClock
-from headway.lab.fates import FATES, TABLE, Fate, Request, latencies, nap_errors
+from headway.lab.fates import Fate, Request, latencies, misfortunes, nap_errors, picks
 from headway.lab.worlds import World
 from headway.limiter import Limiter
 from headway.permit import Permit
@@ -59,18 +61,29 @@ def run_world(
 
 
 class Simulation:
+    # More fields than a dict shares between objects, and all of them are looked at for every request.
+    __slots__ = (
+        "alarm", "arrivals", "ask", "build", "busy", "calm", "clairvoyant", "clock", "cost", "draws", "gap", "granted",
+        "heap", "keen", "key", "ledger", "limit", "limiter", "local", "log", "naps", "public", "pushed", "random",
+        "ready", "request", "restart_at", "resting", "t", "waiting", "world",
+    )  # fmt: skip
+
     def __init__(self, world: World, build: Build, trace: bool) -> None:
         self.world = world
+        self.key, self.cost = world.key, world.cost
+        self.public, self.clairvoyant = world.public, world.clairvoyant
         self.build = build
-        self.rng = rng = Random(world.seed)
+        rng = Random(world.seed)
         self.random = rng.random
         self.local = world.local_clock()
         self.clock = LocalClock(world.lr, world.le_ppm)
         self.clock.shown = self.local.reading(0)
-        self.heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
-        self.numbers = count()
+        # When, a number that settles ties, what happens (None: a permit completes, as nearly all do) and to what.
+        self.heap: list[tuple[int, int, Callable[[Any], None] | None, Any]] = []
+        self.pushed = 0
         self.t = 0
         self.granted = 0
+        self.restart_at = world.restart_every
         self.waiting = world.workers
         self.resting = 0
         self.alarm = self.ready = NEVER  # when the head of the line wakes, and what our clock shows then
@@ -79,14 +92,14 @@ class Simulation:
         self.busy = 0
         self.arrivals: list[int] = []
         self.log: list[tuple[int, int | None, int, str]] | None = [] if trace else None
-        self.outs = [
-            min(out, world.max_transit) for out in latencies(rng, world.spread, world.out, world.out_more)
-        ]
-        self.backs = latencies(rng, world.spread, world.back, world.back_more)
-        self.naps = nap_errors(rng, world.nap_error)
-        self.fault_rate = 1 / world.fault_every if world.fault_every and world.faults else 0.0
+        outs = latencies(rng, world.spread, world.out, world.out_more)
+        outs = [min(out, world.max_transit) for out in outs]
+        backs = latencies(rng, world.spread, world.back, world.back_more)
+        # For each request the way there, the way back, and what goes wrong, if anything.
+        self.draws = zip(picks(rng, outs), picks(rng, backs), misfortunes(rng, world), strict=True)
+        self.naps = picks(rng, nap_errors(rng, world.nap_error)) if world.nap_error else None
+        self.request = Request(world, rng.random)
         self.keen = not (world.bursts or world.rest)
-        self.plain = not (self.fault_rate or world.restart_every or world.clairvoyant or trace)
         self.limit = world.limit()
         assert self.limit.remote is not None
         self.gap = gap_ns(world.per, self.limit.remote, world.lr, world.le_ppm)
@@ -94,32 +107,44 @@ class Simulation:
 
     def _open(self, start: str) -> None:
         self.limiter = self.build(self.world, self.limit, self.clock, start)
-        self.ledger = self.limiter._book.first.look(self.world.key)
+        self.ledger = self.limiter._book.first.look(self.key)
         assert self.ledger.get_rule().held
+        self.ask: Callable[[], Any] = self.limiter.try_acquire
+        if self.key is not None or self.cost > 1:
+            self.ask = partial(self.ask, self.key, cost=self.cost)
 
     # -- the loop
 
     def run(self) -> Outcome:
-        world, heap, clock, local = self.world, self.heap, self.clock, self.local
+        world, heap, clock, local, events = self.world, self.heap, self.clock, self.local, self.world.events
         # The reading of a clock whose rate never changes, without the call.
-        base, rate, den, tick, steady = (
-            local.base,
-            local.rate,
-            local.den,
-            local.tick,
-            len(local.segments) == 1,
-        )
+        base, rate, den, tick = local.base, local.rate, local.den, local.tick
+        steady = len(local.segments) == 1
         if world.bursts:
-            self.push(max(self.gap, world.per), self._burst, None)
+            self._burst(None)
         self.serve()
-        while heap and self.granted < world.events:
-            self.t, _, happen, what = heappop(heap)
-            clock.shown = (base + rate * self.t) // den * tick if steady else local.reading(self.t)
-            happen(what)
+        while self.granted < events:
+            # The one who sleeps has no place on the heap: most of its alarms would be replaced by earlier ones.
+            if heap and heap[0][0] <= self.alarm:
+                t, _, happen, what = heappop(heap)
+            elif self.alarm != NEVER:
+                t, happen, what = self.alarm, self._wake, None
+            else:
+                break
+            if t != self.t:
+                self.t = t
+                clock.shown = (base + rate * t) // den * tick if steady else local.reading(t)
+            if happen is not None:
+                happen(what)
+            else:
+                what.complete()
+                if self.keen:
+                    self.waiting += 1
+                else:
+                    self._next()
             if self.waiting and not self.calm:
                 self.serve()
         self._forget()
-        del self.limiter, self.ledger  # with what its book remembers, while nobody is warned
         return Outcome(
             world, len(self.arrivals), audit(world, self.arrivals), self._share(), self.t, self.log
         )
@@ -131,119 +156,103 @@ class Simulation:
         cycle = self.busy / max(1, self.granted) + max(0, self.gap)
         return again * cycle / (slots * max(1, self.t))
 
-    def push(self, at: int, happen: Callable[[Any], None], what: Any) -> None:
-        heappush(self.heap, (at, next(self.numbers), happen, what))
+    def push(self, at: int, happen: Callable[[Any], None] | None, what: Any) -> None:
+        self.pushed += 1
+        heappush(self.heap, (at, self.pushed, happen, what))
 
     def serve(self) -> None:
         """Let the head of the line ask, and the next, until one is denied."""
-        world, now = self.world, self.clock.shown
-        if world.public or world.key is not None or world.cost > 1:
-            self._serve_any(now)
+        now, ledger, key, cost = self.clock.shown, self.ledger, self.key, self.cost
+        if self.public:
+            self._serve_public(now)
             return
-        ledger, ask = self.ledger, self.limiter.try_acquire
         while self.waiting:
-            wait = ledger.wait(now, 1)
+            if key is not None:
+                # An idle key may have been forgotten, and opened again by the last grant.
+                ledger = self.limiter._book.first.look(key)
+            wait = ledger.wait(now, cost)
             if wait:
-                sure = ledger.sure(now, 1)
+                sure = ledger.sure(now, cost)
                 self.calm = sure == wait
-                self._sleep(now + sure)
+                if now + sure < self.ready:
+                    self._sleep(now + sure)
                 return
-            permit = ask()
+            permit = self.ask()
             assert permit, "promised and denied"
             self.waiting -= 1
             self.dispatch(permit)
 
-    def _serve_any(self, now: int) -> None:
-        """The same for requests with a key or a weight, and by the public promise alone."""
-        world = self.world
+    def _serve_public(self, now: int) -> None:
+        """The same by the public promise alone."""
         while self.waiting:
-            if not world.public:
-                ledger = self.limiter._book.first.look(world.key)
-                if ledger.wait(now, world.cost):
-                    self._sleep(now + ledger.sure(now, world.cost))
-                    return
-            permit: Any = self.limiter.try_acquire(world.key, cost=world.cost)
+            permit = self.ask()
             if not permit:
-                assert world.public, "promised and denied"
                 # While permits are out it is a lower bound, which may be next to nothing.
-                self._sleep(now + max(round(permit.retry_after * 1e9), world.per // 2 + 1))
+                ready = now + max(round(permit.retry_after * 1e9), self.world.per // 2 + 1)
+                if ready < self.ready:
+                    self._sleep(ready)
                 return
             self.waiting -= 1
             self.dispatch(permit)
 
     def _sleep(self, ready: int) -> None:
         """Until our clock shows `ready`, more or less; who sleeps already is only woken earlier."""
-        if ready >= self.ready:
-            return
         self.ready = ready
         due = self.local.when(ready)
-        if self.world.nap_error:
-            due += self.naps[int(self.random() * TABLE)]
+        if self.naps is not None:
+            due += next(self.naps)
         if due <= self.t:
             due = self.t + 1
         if due < self.alarm:
             self.alarm = due
-            heappush(self.heap, (due, next(self.numbers), self._wake, None))
 
     def _wake(self, _: Any) -> None:
-        if self.t == self.alarm:  # otherwise an earlier one took its place
-            self.alarm = self.ready = NEVER
-            self.calm = False
+        self.alarm = self.ready = NEVER
+        self.calm = False
 
     def dispatch(self, permit: Any) -> None:
         """Spend a permit that was granted now: decide when it arrives, how it ends, and when."""
+        t = self.t
         self.granted += 1
-        if not self.plain:
-            self._dispatch_any(permit)
+        if self.granted == self.restart_at:
+            self.restart_at += self.world.restart_every
+            self.push(t + int(self.random() * self.world.per), self._restart, None)
+        out, back, misfortune = next(self.draws)
+        arrive = t + out
+        done = arrive + back
+        if misfortune is not None:
+            self._suffer(permit, misfortune, arrive, done)
             return
-        dice = int(self.random() * TABLE * TABLE)
-        flight = self.outs[dice // TABLE]
-        self.arrivals.append(self.t + flight)
-        flight += self.backs[dice % TABLE]
-        self.busy += flight
-        heappush(self.heap, (self.t + flight, next(self.numbers), self._complete, permit))
-
-    def _dispatch_any(self, permit: Any) -> None:
-        world, t, random = self.world, self.t, self.random
-        if world.restart_every and self.granted % world.restart_every == 0:
-            self.push(t + int(random() * world.per), self._restart, None)
-        dice = int(random() * TABLE * TABLE)
-        arrive = t + self.outs[dice // TABLE]
-        done = arrive + self.backs[dice % TABLE]
-        if self.fault_rate and random() < self.fault_rate:
-            kind = world.faults[int(random() * len(world.faults))]
-            self._suffer(permit, FATES[kind](Request(world, random, t, arrive, done)))
-            return
-        if world.clairvoyant:
+        if self.clairvoyant:
             # The completion is known in advance, and a gap below zero reaches back from it.
             done = max(t, self.local.when(self.local.reading(done) + min(0, self.gap)))
         self.arrivals.append(arrive)
         self.busy += done - t
-        heappush(self.heap, (done, next(self.numbers), self._complete, permit))
+        self.pushed += 1
+        heappush(self.heap, (done, self.pushed, None, permit))
         if self.log is not None:
             self.log.append((t, arrive, done, "completed"))
 
-    def _suffer(self, permit: Any, fate: Fate) -> None:
-        noted, at, end, name = fate
+    def _suffer(self, permit: Any, misfortune: Callable[[Request], Fate], arrive: int, done: int) -> None:
+        request = self.request
+        request.t, request.arrive, request.done = self.t, arrive, done
+        noted, at, end, name = misfortune(request)
         if noted is not None:
             self.arrivals.append(noted)
-        if isinstance(end, BaseException):
-            self.push(at, self._raise, (permit, end))
+        if end == "complete":
+            self.push(at, None, permit)
+        elif end == "abandon":
+            self.push(at, self._abandon, permit)
+        elif end == "cancel":
+            self.push(at, self._cancel, permit)
         elif end == "drop":
             self.push(at, self._drop, [permit])
         else:
-            self.push(at, getattr(self, f"_{end}"), permit)
+            self.push(at, self._raise, (permit, end))
         if self.log is not None:
             self.log.append((self.t, noted, at, name))
 
-    # -- how permits end
-
-    def _complete(self, permit: Any) -> None:
-        permit.complete()
-        if self.keen:
-            self.waiting += 1
-        else:
-            self._next()
+    # -- how permits end, other than by completion
 
     def _cancel(self, permit: Any) -> None:
         permit.cancel()
@@ -287,7 +296,7 @@ class Simulation:
         self.calm = False
         self.waiting, self.resting = self.world.workers, 0
         if self.world.bursts:
-            self.push(self.t + max(self.gap, self.world.per), self._burst, None)
+            self._burst(None)
         self._open("full")
 
     def _forget(self) -> None:

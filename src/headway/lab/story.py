@@ -77,8 +77,7 @@ def tell(outcome: Outcome) -> str:
     arrived = sorted(
         (entry for entry in outcome.log or () if entry[1] is not None), key=lambda entry: entry[1] or 0
     )
-    first, last = verdict.start // world.cost, -(-(verdict.start + verdict.worst) // world.cost)
-    chosen = arrived[first:last]
+    chosen = arrived[verdict.start : verdict.start + verdict.worst // world.cost]
     lines = [
         f"{verdict.worst} events in a window that allows {world.n}, of {world.per} ns by their clock",
         f"{'':>4} {'granted':>22} {'noted':>22} {'ended':>22}   times in ns since the first grant: true (by the clock)",

@@ -107,11 +107,15 @@ def draw(seed: int, events: int = 1000, **fixed: Any) -> World:
     def span(*extremes: int) -> int:
         return rng.choice(extremes) if rng.random() < 0.8 else rng.randrange(2 * per + 1)
 
-    n = rng.choice((1, 1, 2, 3, 5, 10, 10, 30, 100)) if rng.random() < 0.99 else rng.randrange(1025, 1300)
+    n = rng.choice((1, 1, 2, 3, 5, 10, 10, 30, 100)) if rng.random() < 0.96 else rng.randrange(1025, 1300)
     n = fixed.get("n", n)
+    # All at once, two that just fit or just do not, the lightest that is one, and any.
+    weights = (n, n // 2 or 1, n // 2 + 1, min(2, n), rng.randrange(1, n + 1))
+    cost = fixed.get("cost", rng.choice(weights) if rng.random() < 0.25 else 1)
     world = World(
         seed=seed,
-        events=max(events, 3 * n if n > 1024 else 0),
+        # Enough of them to use each permit three times where the ledger keeps times on its grid.
+        events=max(events, 3 * n // cost if n > 1024 else 0),
         n=n,
         per=per,
         workers=rng.choice((1, n, n + 1, 2 * n, 2 * n, 5 * n)),
@@ -125,12 +129,12 @@ def draw(seed: int, events: int = 1000, **fixed: Any) -> World:
         back_more=span(0, 1, per // 10, per, 5 * per),
         spread=rng.choice(("floor", "even", "edges", "edges", "tail")),
         rest=rng.choice((0, 0, 0, 0, 0, per // 3)),
-        bursts=rng.random() < 0.08,
+        bursts=rng.random() < 0.15,
         nap_error=rng.choice((0, 0, 1, per // 20, per // 2)),
         restart_every=rng.choice((0, 0, 0, 0, max(20, 3 * n))),
-        cost=1 if n == 1 or n > 1024 or rng.random() < 0.95 else rng.randrange(1, n + 1),
-        key=None if rng.random() < 0.93 else "key",
-        public=rng.random() < 0.01,
+        cost=cost,
+        key="key" if rng.random() < 0.25 else None,
+        public=rng.random() < 0.02,
     )
     world = replace(world, max_transit=world.out + span(0, 1, per // 2, per, 3 * per, 10 * per))
     world = replace(

@@ -1,0 +1,319 @@
+"""A client's side of a ledger: what it knows of it, what it wants of it, and how the two talk.
+
+The server decides; the client remembers just enough to notice when the server has *forgotten*. With every answer comes
+the epoch of the ledger (a name it got when it was created), its sequence number and how long it will live. While it must
+still be there, the client says which epoch and number it expects, and in which interval the server's clock must be by
+its own monotonic clock. What does not fit is refused by the script before anything is granted, and is dealt with here:
+
+    LOST    gone, another, or older than it was     quarantine: start anew, grant nothing until all is harmless
+    MOVED   another server than the last one        the same, unless it has replayed a complete append-only file
+    CLOCK   its clock was set                       the same, unless our command was only late
+    ADOPT   kept under an older version of a limit  bring it under the new one (`headway.core`), if nobody was faster
+    EDGES   a period of the calendar has begun      send the edges of this one
+
+`converse` is a flow: a generator that yields what is to be sent and gets the answers sent in. It is run by a lane
+(`lanes.py`) for threads and for tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from headway.engines.redis import words
+from headway.engines.redis.adopt import adopt
+from headway.engines.redis.words import HEAD, HEADER, TICK, Head, command, framed, numbers
+from headway.errors import EngineUnavailable, LimitMismatch
+
+if TYPE_CHECKING:
+    from headway.engines.redis.requests import Ask, Request
+    from headway.engines.redis.spec import Spec
+
+log = logging.getLogger("headway")
+
+Flow = Generator[bytes, Any, None]
+
+ATTEMPTS = 12
+WHY = {
+    words.LOST: "its ledger was lost (flushed, evicted or overtaken by a failover)",
+    words.MOVED: "another server keeps its ledger now and may have missed the last grants",
+    words.CLOCK: "the server's clock was set",
+}
+
+
+class Anchor:
+    """A moment on the server's clock and on ours: where the server's clock must be now, if nobody sets it."""
+
+    __slots__ = ("received", "sent", "ticks")
+
+    def __init__(self, ticks: float, sent: int, received: int) -> None:
+        self.ticks = ticks
+        self.sent = sent
+        self.received = received
+
+    def interval(self, now: int, later: int, drift: float) -> tuple[float, float]:
+        """The server's time, at least and at most, for a command that is sent at `now` and runs before `later`."""
+        least = self.ticks + (now - self.received) * (1 - drift) / TICK - 1000
+        most = self.ticks + (later - self.sent) * (1 + drift) / TICK + 1000
+        return float(int(least)), float(int(most))
+
+
+class Account:
+    """One limiter's ledgers for one key, as this process knows them."""
+
+    __slots__ = (
+        "__weakref__",
+        "epoch",
+        "expires",
+        "framed",
+        "front",
+        "heard",
+        "key",
+        "keys",
+        "lanes",
+        "leases",
+        "packed",
+        "rules",
+        "seq",
+        "shift",
+        "sleepers",
+        "spec",
+        "standing",
+        "visited",
+        "walled",
+    )
+
+    def __init__(self, spec: Spec, keys: tuple[bytes, ...], key: str | None, rules: tuple[Any, ...]) -> None:
+        self.spec = spec
+        self.keys = keys
+        self.key = key
+        self.epoch = b""
+        self.seq = 0.0
+        # Until then, on our clock, the ledger must be there; and when it was heard of last.
+        self.expires = 0
+        self.heard = 0
+        # The sum of all by which promised slots were moved.
+        self.shift = 0.0
+        self.lanes: dict[Any, Any] = {}
+        # Who stands in the ledger's queue, who sleeps until a promised slot, and what is held under a lease.
+        self.standing: dict[int, Ask] = {}
+        self.sleepers: set[Ask] = set()
+        self.leases: dict[int, Any] = {}
+        self.visited = 0
+        self.renew(rules)
+
+    def renew(self, rules: tuple[Any, ...]) -> None:
+        """Go by these rules from now on."""
+        self.rules = rules
+        self.walled = any(rule.walled for rule in rules)
+        places = tuple(dict.fromkeys(self.keys))
+        self.front = (b"EVALSHA", self.spec.script.sha, str(len(places)).encode(), *places)
+        self.packed = b"" if self.walled else self.records(0)
+        self.framed: tuple[Any, bytes, bytes] = (None, b"", b"")
+
+    @property
+    def busy(self) -> bool:
+        """Whether the keeper has to look after it."""
+        return bool(self.standing or self.sleepers or self.leases)
+
+    def records(self, now: int) -> bytes:
+        """The rules as the script reads them; of a calendar quota they are another every day."""
+        return b"".join(words.record_of(rule, at, now) for rule, at in zip(self.rules, self.whereabouts(), strict=True))
+
+    def whereabouts(self) -> list[int]:
+        """Which of the keys each rule's ledger is in, counted from 1; with metrics, the first one is the root."""
+        places = {key: place for place, key in enumerate(dict.fromkeys(self.keys), 1)}
+        own = self.keys[1:] or self.keys * len(self.rules)
+        return [places[key] for key in own]
+
+    def compose(self, talk: Talk, prelude: bytes | None) -> bytes:
+        """The whole command for a batch of requests."""
+        spec, sent = self.spec, talk.sent
+        known = sent < self.expires
+        low, high = talk.expected()
+        head = HEADER.pack(
+            spec.engine.fixed_time,
+            low,
+            high,
+            talk.number,
+            self.seq if known else 0.0,
+            spec.lease,
+            spec.generation,
+            len(self.rules),
+            spec.engine.sharded,
+        )
+        said = [request.command for request in talk.batch]
+        if prelude is not None:
+            said.insert(0, prelude)
+        epoch = talk.epoch or (self.epoch if known else b"")
+        # Nearly always the same as last time: only the numbers and the commands are news.
+        same = (talk.stream, epoch, talk.ident)
+        if self.walled or self.framed[0] != same:
+            middle = framed(*same, spec.records(self, talk), spec.text)
+            self.framed = (same, framed(*self.front) + b"$72\r\n", b"\r\n" + middle)
+        _, front, middle = self.framed
+        parts = len(self.front) + 6 + len(said)
+        return b"*%d\r\n%b%b%b%b" % (parts, front, head, middle, framed(*said))
+
+    def hear(self, head: Head, sent: int) -> None:
+        """Remember how the ledger stands."""
+        self.heard = sent
+        if head.epoch != self.epoch:
+            if self.epoch:
+                self.forget_promises()
+            self.epoch = head.epoch
+            self.seq = head.seq
+        elif head.seq > self.seq:
+            self.seq = head.seq
+        # Counted from before it was sent, and short of what the server's clock may be ahead by.
+        self.expires = sent + int(head.expires * 0.998) * TICK - 1_000_000
+        if head.shift != self.shift:
+            self.shift = head.shift
+            for sleeper in list(self.sleepers):
+                sleeper.ring()
+
+    def forget_promises(self) -> None:
+        """The ledger began anew: what it had promised is void, and whoever waits has to ask again."""
+        for request in [*self.sleepers, *self.standing.values()]:
+            request.void = True
+            request.ring()
+        self.standing.clear()
+
+    def stand(self, ask: Ask) -> None:
+        """Remember who stands in the ledger's queue, and have it looked after."""
+        self.standing[ask.ticket] = ask
+        self.spec.engine.wait_for(ask)
+
+    def sleep(self, ask: Ask) -> None:
+        """Remember who sleeps until a promised slot, and learn of what may move it."""
+        self.sleepers.add(ask)
+        self.spec.engine.look_after(self)
+
+    def moved(self, ask: Ask) -> int:
+        """By how much a slot was moved since it was promised, in nanoseconds."""
+        return self.spec.stretched(self.shift - ask.shift) if self.shift > ask.shift else int((self.shift - ask.shift) * TICK)
+
+    def post(self, request: Request) -> None:
+        """Say something that nobody waits for the answer of."""
+        self.spec.engine.post(request)
+
+    def lanes_busy(self) -> bool:
+        return any(lane.busy for lane in self.lanes.values())
+
+
+class Talk:
+    """One round trip: a batch of requests on its way, with its number in a stream."""
+
+    __slots__ = ("account", "batch", "epoch", "ident", "number", "sent", "stream", "timeout_ns")
+
+    def __init__(
+        self, account: Account, batch: list[Request], stream: bytes, number: int, ident: bytes, timeout_ns: int
+    ) -> None:
+        self.account = account
+        self.batch = batch
+        self.stream = stream
+        self.number = number
+        self.ident = ident
+        self.timeout_ns = timeout_ns
+        self.sent = 0
+        # The epoch in which it makes sense; empty: any.
+        self.epoch = b""
+
+    def expected(self) -> tuple[float, float]:
+        spec = self.account.spec
+        anchor = spec.anchors.get(self.ident)
+        if anchor is None:
+            return 0.0, 0.0
+        return anchor.interval(self.sent, self.sent + self.timeout_ns, spec.engine.drift)
+
+    def converse(self) -> Flow:
+        """Say what the batch wants until the script has heard it; raises what cannot be helped."""
+        account = self.account
+        spec = account.spec
+        now = spec.clock.now
+        prelude: bytes | None = None
+        for _ in range(ATTEMPTS):
+            self.sent = sent = now()
+            reply = yield account.compose(self, prelude)
+            received = now()
+            if isinstance(reply, Exception):
+                if not words.no_script(reply):
+                    raise reply
+                yield command(b"SCRIPT", b"LOAD", spec.script.text)
+                continue
+            if len(reply) < HEAD.size:
+                # STALE: a later command of this stream was faster, so this one is nobody's any more.
+                raise EngineUnavailable(spec.engine.address, "an answer was overtaken; ask again")
+            head = Head(*HEAD.unpack_from(reply))
+            if head.status == words.OK:
+                spec.anchors[self.ident] = Anchor(head.now, sent, received)
+                account.hear(head, sent)
+                self.deliver(head, reply, sent, received)
+                return
+            if head.status == words.EDGES:
+                spec.server_time(head.now, received)
+            elif head.status == words.ADOPT:
+                yield from adopt(account)
+            elif head.status == words.MISMATCH:
+                existing = yield command(b"HGET", account.keys[0], b"l")
+                text = existing.decode() if isinstance(existing, bytes) else "another kind of limit"
+                raise LimitMismatch(spec.name, text, spec.text.decode())
+            elif head.status == words.VERSION:
+                raise LimitMismatch(spec.name, f"format {head.expires:.0f}", "format 1 of this version of headway")
+            elif head.status == words.CLOCK and self.plausible(head.now, sent, received):
+                continue  # not the clock: the command was on its way for longer than it was worth
+            else:
+                prelude = yield from self.judge(head)
+        raise EngineUnavailable(spec.engine.address, "the ledger changes faster than it can be read")
+
+    def plausible(self, ticks: float, sent: int, received: int) -> bool:
+        spec = self.account.spec
+        anchor = spec.anchors.get(self.ident)
+        if anchor is None:
+            return True
+        low, high = anchor.interval(sent, received, spec.engine.drift)
+        return low <= ticks <= high
+
+    def judge(self, head: Head) -> Generator[bytes, Any, bytes | None]:
+        """Grants may have been forgotten: what to say first when the batch is sent again."""
+        account = self.account
+        spec = account.spec
+        if head.status == words.CLOCK:
+            spec.anchors.pop(self.ident, None)
+        if spec.on_loss == "trust":
+            account.epoch, account.expires = b"", 0
+            return numbers(words.TRUST) if head.status == words.MOVED else None
+        if head.status == words.MOVED and (yield from complete_file()):
+            return numbers(words.TRUST)
+        if head.status == words.LOST and not account.epoch:
+            return None
+        ticks, capped = spec.quarantine(account)
+        log.error(
+            "limiter %r: %s; nothing is granted for %.3g s%s",
+            spec.name,
+            WHY[int(head.status)],
+            ticks / 1e6,
+            ", then it is trusted (max_quarantine), so a longer window may see more than its limit" if capped else "",
+        )
+        spec.tell("quarantine", account, ticks / 1e6)
+        return numbers(words.QUARANTINE, ticks)
+
+    def deliver(self, head: Head, reply: bytes, sent: int, received: int) -> None:
+        """Hand every request its part of the answer."""
+        said = words.read_numbers(reply, HEAD.size)
+        position = 0
+        for request in self.batch:
+            position = request.hear(head, said, position, sent, received)
+
+
+def complete_file() -> Generator[bytes, Any, bool]:
+    """Whether the server has replayed a file to which every write was synchronised before it was acknowledged."""
+    persistence = yield command(b"INFO", b"persistence")
+    always = yield command(b"CONFIG", b"GET", b"appendfsync")
+    role = yield command(b"INFO", b"replication")
+    if any(isinstance(answer, Exception) for answer in (persistence, always, role)):
+        return False
+    alone = b"role:master" in role and b"second_repl_offset:-1" in role
+    values = list(always.values()) if isinstance(always, dict) else always
+    return alone and b"aof_enabled:1" in persistence and any(value in (b"always", "always") for value in values)

@@ -1,0 +1,229 @@
+"""`redis://` and its kin: one engine per address and process, shared by all limiters that name it.
+
+An engine knows where its servers are and keeps what belongs to the process and not to a limiter: connections, the names of
+its streams, where the server's clock stands, and the threads that look after those who wait.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from headway.clock import SYSTEM
+from headway.engines.redis.address import Address, connect_pools
+from headway.engines.redis.keeper import Keeper
+from headway.engines.redis.lanes import TaskLane, ThreadLane
+from headway.engines.redis.letters import Letterbox
+from headway.engines.redis.place import Place
+from headway.engines.redis.wires import errors
+from headway.engines.redis.words import command
+from headway.errors import EngineUnavailable
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headway.engines.redis.account import Account
+    from headway.engines.redis.requests import Ask, Call, Request
+    from headway.engines.redis.wires import TaskWire, Wire
+
+log = logging.getLogger("headway")
+
+engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class Engine:
+    """Servers of Redis or Valkey that keep ledgers."""
+
+    def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
+        self.address = address.public
+        self.namespace = address.namespace
+        self.lease_ns = address.lease_ns
+        self.drift_ppm = address.drift_ppm
+        self.drift = (address.drift_ppm + SYSTEM.drift_ppm) / 1e6
+        self.strict = address.strict
+        self.timeout = timeout
+        self.clock = SYSTEM
+        self.sharded = 0.0
+        # Tests set the time that the scripts go by; 0: the server's own.
+        self.fixed_time = 0.0
+        self.slow_to_prepare = False
+        self._round_trip: int | None = None
+        self._address = address
+        self._place = Place(self, *connect_pools(address))
+        self.reset()
+        engines.add(self)
+
+    def reset(self) -> None:
+        """Begin as a process that nobody knows; a forked child is another."""
+        self.process = secrets.token_hex(6).encode()
+        self.wake = self.namespace.encode() + b":wake:" + self.process
+        self.news = self.namespace.encode() + b":news"
+        self.waiting: weakref.WeakValueDictionary[int, Ask] = weakref.WeakValueDictionary()
+        self._early: dict[int, Call] = {}
+        self.keeper = Keeper(self)
+        self._streams = itertools.count()
+        self._tickets = itertools.count(1)
+        self._boxes: weakref.WeakKeyDictionary[Account, Letterbox] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._greeted = False
+        self._complained = ""
+        self._place.reset()
+
+    # -- names -------------------------------------------------------------------------------------------
+
+    def new_stream(self) -> bytes:
+        return self.process + b"%04x" % (next(self._streams) & 0xFFFF)
+
+    def new_ticket(self) -> int:
+        return next(self._tickets)
+
+    # -- where -------------------------------------------------------------------------------------------
+
+    def place_of(self, account: Account) -> Place:  # noqa: ARG002 - a cluster needs it
+        return self._place
+
+    def places(self) -> list[Place]:
+        return [self._place]
+
+    def moved(self, account: Account, error: Exception) -> Place | None:  # noqa: ARG002
+        """Where the ledger is now, if that is what the error says."""
+        return None
+
+    def prepare(self) -> None:
+        """Before a connection is made: what has to be there first."""
+
+    def revive(self, place: Place, error: BaseException, had: bool) -> bool:  # noqa: ARG002
+        """Whether to connect again, after connections that were idle turned out to be broken."""
+        return True
+
+    def greet(self, wire: Wire | TaskWire) -> None:  # noqa: ARG002
+        """A connection was made."""
+        self._complained = ""
+
+    def round_trip_ns(self) -> int:
+        """How long a command takes there and back, as measured once; an engine that cannot be reached is not waited for."""
+        if self._round_trip is None:
+            clock, trips = self.clock, []
+            try:
+                wire = self._place.take(0)
+                for _ in range(5):
+                    begin = clock.now()
+                    wire.ask(command(b"PING"))
+                    trips.append(clock.now() - begin)
+                self._place.put_back(wire)
+            except (OSError, *errors()) as error:
+                self.complain(error)
+                return 0
+            self._round_trip = sorted(trips)[2]
+        return self._round_trip
+
+    # -- talking -----------------------------------------------------------------------------------------
+
+    def lane(self, account: Account) -> ThreadLane:
+        """The stream of this process's threads."""
+        lane: ThreadLane | None = account.lanes.get(None)
+        if lane is None:
+            lane = account.lanes.setdefault(None, ThreadLane(account))
+        return lane
+
+    def task_lane(self, account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane:
+        """The stream of an event loop's tasks."""
+        lane: TaskLane | None = account.lanes.get(id(loop))
+        if lane is None or lane.loop is not loop:
+            for name, old in list(account.lanes.items()):
+                if name is not None and old.loop.is_closed():
+                    del account.lanes[name]
+            lane = account.lanes[id(loop)] = TaskLane(account, loop)
+        return lane
+
+    def post(self, request: Request) -> None:
+        """Say something without waiting for an answer; never blocks, never raises."""
+        account = request.account
+        box = self._boxes.get(account)
+        if box is None:
+            box = self._boxes.setdefault(account, Letterbox(self.new_stream()))
+        posts = self.place_of(account).posts
+        posts.post(box, request)
+        self.keeper.tend()
+        if posts.wire is None:
+            self.keeper.wake()
+
+    def ask_later(self, request: Request) -> None:
+        self.keeper.later(request)
+
+    def wait_for(self, ask: Ask) -> None:
+        """Somebody stands in a queue: listen for its call."""
+        self.waiting[ask.ticket] = ask
+        self.keeper.look_after(ask.account)
+        self.keeper.listen()
+        early = self._early.pop(ask.ticket, None)
+        if early is not None:
+            self.call(ask.ticket, early)
+
+    def call(self, ticket: int, call: Call) -> None:
+        """Somebody's turn has come. The message may overtake the answer that it has to wait at all."""
+        ask = self.waiting.get(ticket)
+        if ask is None:
+            self._early[ticket] = call
+            while len(self._early) > 1024:
+                self._early.pop(next(iter(self._early)), None)
+            return
+        spec = ask.account.spec
+        at = spec.clock.now()
+        ask.called(call.slot - call.now, call.marks, call.epoch, spec.local_time(call.now, at), at)
+
+    def look_after(self, account: Account) -> None:
+        self.keeper.look_after(account)
+
+    @contextmanager
+    def subscription(self) -> Iterator[Any]:
+        """The channels of this process."""
+        from redis import Redis
+
+        pubsub = Redis(connection_pool=self._place.listening_pool()).pubsub()
+        try:
+            pubsub.subscribe(self.wake, self.news)
+            yield pubsub
+        finally:
+            pubsub.close()
+
+    # -- trouble -----------------------------------------------------------------------------------------
+
+    def unavailable(self, cause: BaseException) -> EngineUnavailable:
+        self.complain(cause)
+        text = str(cause) or type(cause).__name__
+        return EngineUnavailable(self.address, text)
+
+    def complain(self, cause: BaseException) -> None:
+        """Log what is wrong, once until something works again."""
+        text = f"{type(cause).__name__}: {cause}"
+        if text != self._complained:
+            self._complained = text
+            log.warning("engine %s: %s", self.address, text)
+
+    def close(self) -> None:
+        """Close connections and threads; nobody uses the engine any more."""
+        self.keeper.stopped = True
+        self.keeper.wake()
+        for place in self.places():
+            place.close()
+
+    def __repr__(self) -> str:
+        return f"<headway engine {self.address}>"
+
+
+def after_fork() -> None:
+    """In a forked child: connections and threads are the parent's, and so is the name of the process."""
+    for engine in list(engines):
+        engine.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)

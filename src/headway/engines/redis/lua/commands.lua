@@ -1,0 +1,100 @@
+  local blocked = waiting > 0 and serve() or nil
+
+  for index = 7, #ARGV do
+    local command = index == 7 and first or commands(index)
+    local what = command[1]
+    if what == TRY then
+      -- ticket, may wait or not, longest wait, costs
+      local ticket, patient, longest = command[2], command[3] == 1, command[4]
+      local slot, _, ready, never = weigh(own, command, 4, blocked)
+      if slot and (slot == now or (patient and slot - now <= longest)) then
+        said[#said + 1] = 1
+        said[#said + 1] = slot - now
+        take(own, command, 4, slot, said)
+      elseif never then
+        said[#said + 1] = 3
+      elseif patient and not slot and can_queue and ready - now <= longest then
+        said[#said + 1] = 2
+        said[#said + 1] = ready - now
+        stand(ticket, longest < FOREVER and now + longest or FOREVER, command, 4)
+        blocked = serve()
+      else
+        said[#said + 1] = 0
+        survey(command, 4, said)
+      end
+    elseif (what == END or what == WITHDRAW) and epoch_seen ~= '' and epoch_seen ~= epoch then
+      -- of a ledger that is no more
+    elseif what == END then
+      -- how, ticket (0: none), then cost, mark, tally and actual cost of each rule
+      local how = command[2]
+      if command[3] > 0 and can_queue then
+        call('HDEL', root .. ':g', process .. pack('<d', command[3]))
+      end
+      for i = 1, count do
+        local cost, mark, tally, actual = command[4 * i], command[4 * i + 1], command[4 * i + 2], command[4 * i + 3]
+        local ledger = own[i]
+        local kind = ledger.kind
+        if how == 4 and (cost > 0 or actual > 0) then
+          kind.settle(ledger, now, cost, mark, tally, actual)
+        elseif cost > 0 then
+          if how == 1 and kind.complete then
+            kind.complete(ledger, now, cost, mark)
+          elseif how == 2 then
+            kind.cancel(ledger, now, cost, mark, tally)
+          elseif how == 3 and kind.abandon then
+            kind.abandon(ledger, now, cost, mark)
+          end
+        end
+      end
+      if waiting > 0 then
+        blocked = serve()
+      end
+    elseif what == WITHDRAW then
+      withdraw(command[2], command, 2)
+      if waiting > 0 then
+        blocked = serve()
+      end
+    elseif what == POLL then
+      poll(command, 2, blocked, said)
+    elseif what == RENEW then
+      -- rule, cost, mark
+      local ledger = own[command[2]]
+      local mark = command[4]
+      if ledger.kind.renew then
+        mark = ledger.kind.renew(ledger, now, command[3], mark)
+        if mark < 0 and quarantined > now then
+          mark = ledger.kind.take(ledger, now, command[3]) -- forgotten, and its holder lives: that is what we wait for
+        end
+      end
+      said[#said + 1] = mark
+    elseif what == LOOK then
+      survey(command, 1, said)
+    elseif what == PAUSE then
+      local before = math.max(now, paused)
+      paused = command[2] > 0 and now + command[2] or 0
+      local by = math.max(now, paused) - before
+      shift = shift + by
+      for i = 1, count do
+        if own[i].kind.shift then
+          own[i].kind.shift(own[i], now, by)
+        end
+      end
+      base = math.max(now, quarantined, paused)
+      call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
+    elseif what == RESET then
+      for i = 1, count do
+        for _, runs in ipairs(own[i].lists or {}) do
+          call('DEL', runs.key)
+        end
+        own[i].kind.open(own[i], nil)
+      end
+      paused = 0
+      base = math.max(now, quarantined)
+      if waiting > 0 then
+        blocked = serve()
+      end
+    elseif what == QUARANTINE then
+      call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
+    end
+  end
+end

@@ -1,0 +1,92 @@
+-- Port of core/concurrency.py: at most n at the same time, each until its hand-back or the end of its lease.
+
+local concurrency = {held = true}
+kinds[5] = concurrency
+
+function concurrency.open(ledger, state)
+  local key = ledger.key .. ':o' .. ledger.index
+  ledger.tally = 0
+  ledger.rule.lease = ledger.rule[1]
+  if state then
+    ledger.out = open_runs(key, unpack_from('<ddddd', state))
+  else
+    ledger.out = open_runs(key, 0, 0)
+  end
+  ledger.lists = {ledger.out}
+end
+
+function concurrency.state(ledger)
+  return runs_state(ledger.out)
+end
+
+function concurrency.advance(ledger, now)
+  local out, lease = ledger.out, ledger.rule.lease
+  while first_time(out) <= now - lease do
+    pop_run(out)
+  end
+end
+
+function concurrency.wait(ledger, now, cost)
+  concurrency.advance(ledger, now)
+  if cost > ledger.rule.capacity then
+    return FOREVER
+  end
+  return cost <= ledger.rule.capacity - ledger.out.total and 0 or 1
+end
+
+function concurrency.exact(ledger, now, cost)
+  concurrency.advance(ledger, now)
+  return cost <= ledger.rule.capacity - ledger.out.total
+end
+
+function concurrency.take(ledger, at, cost)
+  return add_run(ledger.out, at, cost)
+end
+
+function concurrency.complete(ledger, now, cost, mark)
+  concurrency.advance(ledger, now)
+  remove_run(ledger.out, mark, cost)
+end
+
+function concurrency.reset_after(ledger, now)
+  concurrency.advance(ledger, now)
+  if ledger.out.size == 0 then
+    return 0
+  end
+  return last_run(ledger.out) + ledger.rule.lease - now
+end
+
+-- What is asked for less often: made only when it is, since a script is run from its first line each time.
+function concurrency.more()
+  function concurrency.sure(ledger, now, cost)
+    concurrency.advance(ledger, now)
+    local need = cost - (ledger.rule.capacity - ledger.out.total)
+    if need <= 0 then
+      return 0
+    end
+    if cost > ledger.rule.capacity then
+      return FOREVER
+    end
+    return time_of(ledger.out, need) + ledger.rule.lease - now
+  end
+
+  concurrency.abandon = concurrency.complete
+  concurrency.cancel = concurrency.complete
+  concurrency.settle = concurrency.complete
+
+  function concurrency.renew(ledger, now, cost, mark)
+    concurrency.advance(ledger, now)
+    local found = remove_run(ledger.out, mark, cost)
+    return found > 0 and add_run(ledger.out, now, found) or -1
+  end
+
+  function concurrency.remaining(ledger, now)
+    concurrency.advance(ledger, now)
+    return math.max(0, ledger.rule.capacity - ledger.out.total)
+  end
+
+  function concurrency.in_flight(ledger, now)
+    concurrency.advance(ledger, now)
+    return ledger.out.total
+  end
+end

@@ -1,0 +1,78 @@
+-- Port of core/fixed_window.py: so many per period of the calendar. Calendars are the client's: it sends the edges of
+-- the period it expects to be in and of the next; a time outside of them is answered with `edges`, and asked again.
+
+local fixed_window = {}
+kinds[4] = fixed_window
+
+function fixed_window.open(ledger, state)
+  local rule = ledger.rule
+  ledger.edges = {rule[2], rule[3], rule[4]}
+  ledger.ends, ledger.used, ledger.tally = LONG_AGO, 0, 0
+  if state then
+    ledger.ends, ledger.used, ledger.tally = unpack_from('<ddd', state)
+  end
+end
+
+function fixed_window.state(ledger)
+  return pack('<ddd', ledger.ends, ledger.used, ledger.tally)
+end
+
+-- Whether the client's edges tell the period of this moment.
+function fixed_window.knows(ledger, now)
+  return ledger.edges[1] <= now and now < ledger.edges[3]
+end
+
+local function roll(ledger, now)
+  if now >= ledger.ends then
+    ledger.tally = ledger.tally + 1
+    ledger.used = 0
+    ledger.ends = now < ledger.edges[2] and ledger.edges[2] or ledger.edges[3]
+  end
+end
+
+function fixed_window.wait(ledger, now, cost)
+  if cost > ledger.rule.capacity then
+    return FOREVER
+  end
+  roll(ledger, now)
+  return cost <= ledger.rule.capacity - ledger.used and 0 or ledger.ends - now
+end
+
+function fixed_window.take(ledger, at, cost)
+  roll(ledger, at)
+  ledger.used = ledger.used + cost
+  return ledger.ends
+end
+
+function fixed_window.reset_after(ledger, now)
+  roll(ledger, now)
+  return ledger.ends - now
+end
+
+-- What is asked for less often: made only when it is, since a script is run from its first line each time.
+function fixed_window.more()
+  function fixed_window.cancel(ledger, now, cost, mark, tally)
+    if mark == ledger.ends and tally == ledger.tally then
+      ledger.used = ledger.used - cost
+    end
+  end
+
+  function fixed_window.settle(ledger, now, cost, mark, tally, actual)
+    roll(ledger, now)
+    if actual < cost then
+      fixed_window.cancel(ledger, now, cost - actual, mark, tally)
+    else
+      ledger.used = math.min(ledger.used + actual - cost, FOREVER)
+    end
+  end
+
+  function fixed_window.remaining(ledger, now)
+    roll(ledger, now)
+    return math.max(0, ledger.rule.capacity - ledger.used)
+  end
+
+  function fixed_window.exhaust(ledger, now)
+    roll(ledger, now)
+    ledger.used = math.max(ledger.used, ledger.rule.capacity)
+  end
+end

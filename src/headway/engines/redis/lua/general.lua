@@ -1,0 +1,80 @@
+-- Everything that is not one question, or one answer, to one ledger in which nobody waits. It is made when it is needed:
+-- a script is run from its first line each time.
+local function general()
+  for _, kind in pairs(kinds) do
+    if kind.more then
+      kind.more()
+    end
+  end
+
+  -- The slot for which all of `costs` can be taken, or nil; then `holding` has the ledgers that hold it up, and `ready`
+  -- is when to ask again (nil: unknown). One ledger alone can promise a time; several are taken at one and the same
+  -- moment, when all of them are there, or what waits for one would be lost to the others.
+  local function weigh(mine, costs, offset, blocked)
+    local needed, slot, ready, holding, never = 0, base, base, nil, false
+    for i = 1, count do
+      if costs[offset + i] > 0 then
+        needed = needed + 1
+      end
+    end
+    for i = 1, count do
+      local cost = costs[offset + i]
+      if cost > 0 then
+        local ledger = mine[i]
+        local kind = ledger.kind
+        local wait = kind.wait(ledger, now, cost)
+        local promise = needed == 1 and kind.reserves and (not kind.exact or kind.exact(ledger, now, cost))
+        if cost > ledger.rule.capacity then
+          never = true
+        elseif blocked and blocked[ledger.id] then
+          holding = holding or {}
+          holding[ledger.id] = true
+          ready = math.max(ready, now + (kind.sure or kind.wait)(ledger, now, cost))
+        elseif promise then
+          if kind.slot and kind.slot(ledger, now, cost) < 0 then
+            holding = holding or {}
+            holding[ledger.id] = true
+          end
+          slot = math.max(slot, now + wait)
+        elseif wait > 0 or base > now then
+          holding = holding or {}
+          holding[ledger.id] = true
+          ready = math.max(ready, now + (kind.sure or kind.wait)(ledger, now, cost))
+        end
+      end
+    end
+    return (not holding and not never) and slot or nil, holding, ready, never
+  end
+
+  local function take(mine, costs, offset, slot, into)
+    for i = 1, count do
+      local cost = costs[offset + i]
+      local mark, tally = 0, 0
+      if cost > 0 then
+        mark = mine[i].kind.take(mine[i], slot, cost)
+        tally = mine[i].tally
+      end
+      into[#into + 1] = mark
+      into[#into + 1] = tally
+    end
+  end
+
+  -- One row per rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact.
+  local function survey(costs, offset, into)
+    for i = 1, count do
+      local ledger, cost = own[i], costs[offset + i]
+      local kind = ledger.kind
+      local wait = cost > 0 and kind.wait(ledger, now, cost) or 0
+      local exact = cost == 0 or not kind.exact or kind.exact(ledger, now, cost)
+      local remaining = (base > now or waiting > 0) and 0 or kind.remaining(ledger, now)
+      if cost > 0 and waiting > 0 then
+        wait, exact = math.max(1, wait), false
+      end
+      into[#into + 1] = remaining
+      into[#into + 1] = cost > 0 and math.max(wait, base - now) or 0
+      into[#into + 1] = kind.reset_after(ledger, now)
+      into[#into + 1] = waiting + (kind.reserved and kind.reserved(ledger, now) or 0)
+      into[#into + 1] = kind.in_flight and kind.in_flight(ledger, now) or 0
+      into[#into + 1] = exact and 1 or 0
+    end
+  end

@@ -1,0 +1,12 @@
+  -- For limits that promise a time to everybody who asks: nobody waits in the ledger.
+
+  local process = ''
+  local function serve() end
+  local function stand() end
+  local function withdraw() end
+
+  local function poll(tickets, offset, _, into)
+    for _ = 1, tickets[offset] do
+      into[#into + 1] = 0
+    end
+  end

@@ -1,0 +1,164 @@
+  -- Who waits where no time can be promised: first come, first served, across all processes.
+  --
+  -- An entry is the process, the number of its ticket, the time after which nobody waits for it, and its costs; where the
+  -- limiter has metrics, the keys of its ledgers follow. Whoever changes the ledgers serves the queue before it leaves:
+  -- the head gets what it needs as soon as it is certain when that is there, and hears of it on its process's channel.
+  -- What was granted is kept in <root>:g until it has been heard of, in case the message is lost.
+
+  local process, seen = string.sub(stream, 1, 12), {}
+
+  -- Whether a process still asks after its tickets: one that crashed does not.
+  local function lives(of)
+    if of == process then
+      return true
+    end
+    if seen[of] == nil then
+      local when = call('HGET', root, 'p' .. of)
+      seen[of] = when and unpack_from('<d', when) >= now - lease or false
+    end
+    return seen[of]
+  end
+
+  local function tell(of, message)
+    local namespace = string.match(root, '^(.-):{')
+    if sharded == 1 then
+      call('SPUBLISH', root .. ':wake:' .. of, message)
+    else
+      call('PUBLISH', namespace .. ':wake:' .. of, message)
+    end
+  end
+
+  local function ledgers_of(entry)
+    local keys = string.sub(entry, 29 + 8 * count)
+    if keys == '' then
+      return own
+    end
+    local mine, i = {}, 0
+    for key in string.gmatch(keys, '[^%z]+') do
+      i = i + 1
+      mine[i] = opened[key .. ':' .. i] or open(i, key, call('HGET', key, 's' .. i), true)
+    end
+    return mine
+  end
+
+  local function costs_of(entry)
+    return {unpack_from('<' .. string.rep('d', count), entry, 29)}
+  end
+
+  -- Serve everybody whose turn has come; returns the ledgers that those who stay wait for.
+  local function serve()
+    local blocked, from = {}, 0
+    while from < waiting do
+      local entries = call('LRANGE', root .. ':q', from, from + 63)
+      if #entries == 0 then
+        waiting = from
+        break
+      end
+      for _, entry in ipairs(entries) do
+        local of = string.sub(entry, 1, 12)
+        local _, deadline = unpack_from('<dd', entry, 13)
+        local gone = deadline < now or not lives(of)
+        local slot, holding, never
+        local mine, costs = nil, nil
+        if not gone then
+          mine, costs = ledgers_of(entry), costs_of(entry)
+          local _
+          slot, holding, _, never = weigh(mine, costs, 0, blocked)
+          gone = never or (slot and slot > deadline)
+        end
+        if gone or slot then
+          call('LREM', root .. ':q', 1, entry)
+          waiting = waiting - 1
+          if not gone then
+            local marks = {}
+            take(mine, costs, 0, slot, marks)
+            local granted = pack('<dd' .. string.rep('d', #marks), now, slot, unpack(marks))
+            call('HSET', root .. ':g', string.sub(entry, 1, 20), granted)
+            call('PEXPIRE', root .. ':g', math.ceil((4 * lease + slot - now) / 1000) + 1)
+            tell(of, string.sub(entry, 13, 20) .. pack('<d', #marks) .. epoch .. granted .. root)
+          end
+        else
+          for id in pairs(holding) do
+            blocked[id] = true
+          end
+          if #KEYS == 1 then
+            return blocked -- everybody behind needs the same ledgers
+          end
+          from = from + 1
+        end
+      end
+    end
+    return blocked
+  end
+
+  local function stand(ticket, deadline, costs, offset)
+    local entry = process .. pack('<dd' .. string.rep('d', count), ticket, deadline, unpack(costs, offset + 1, offset + count))
+    if #KEYS > 1 then
+      local keys = {}
+      for i = 1, count do
+        keys[i] = own[i].key
+      end
+      entry = entry .. table.concat(keys, '\0')
+    end
+    call('RPUSH', root .. ':q', entry)
+    waiting = waiting + 1
+  end
+
+  -- The place of a ticket in the queue, or nil.
+  local function find(ticket)
+    local prefix, from = process .. pack('<d', ticket), 0
+    while from < waiting do
+      for place, entry in ipairs(call('LRANGE', root .. ':q', from, from + 63)) do
+        if string.sub(entry, 1, 20) == prefix then
+          return from + place - 1, entry
+        end
+      end
+      from = from + 64
+    end
+  end
+
+  local function withdraw(ticket, costs, offset)
+    local _, entry = find(ticket)
+    if entry then
+      call('LREM', root .. ':q', 1, entry)
+      waiting = waiting - 1
+      return
+    end
+    local field = process .. pack('<d', ticket)
+    local granted = call('HGET', root .. ':g', field)
+    if granted then
+      local marks = {unpack_from('<' .. string.rep('d', 2 * count), granted, 17)}
+      for i = 1, count do
+        if costs[offset + i] > 0 then
+          own[i].kind.cancel(own[i], now, costs[offset + i], marks[2 * i - 1], marks[2 * i])
+        end
+      end
+      call('HDEL', root .. ':g', field)
+    end
+  end
+
+  -- For each ticket: granted (1, slot, marks), still waiting (2, when to ask again) or unknown (0).
+  local function poll(tickets, offset, blocked, into)
+    for j = offset + 1, offset + tickets[offset] do
+      local field = process .. pack('<d', tickets[j])
+      local granted = call('HGET', root .. ':g', field)
+      if granted then
+        local numbers = {unpack_from('<' .. string.rep('d', #granted / 8), granted)}
+        into[#into + 1] = 1
+        into[#into + 1] = numbers[2] - now
+        for k = 3, 2 + 2 * count do
+          into[#into + 1] = numbers[k]
+        end
+        call('HDEL', root .. ':g', field)
+      else
+        local _, entry = find(tickets[j])
+        if entry then
+          local _, _, ready = weigh(ledgers_of(entry), costs_of(entry), 0, blocked)
+          into[#into + 1] = 2
+          into[#into + 1] = ready - now
+        else
+          into[#into + 1] = 0
+        end
+      end
+    end
+  end

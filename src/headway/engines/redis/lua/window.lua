@@ -1,0 +1,181 @@
+-- Port of core/window.py: never more than n in any w. Permits are free, cooling or out, and the sum is n.
+
+local window = {reserves = true}
+kinds[2] = window
+
+function window.open(ledger, state)
+  local rule = ledger.rule
+  rule.gap, rule.grid, rule.transit, rule.out_grid, rule.held = rule[1], rule[2], rule[3], rule[4], rule[5] == 1
+  ledger.free, ledger.tally = rule.capacity, 0
+  local cooling, out = ledger.key .. ':c' .. ledger.index, ledger.key .. ':o' .. ledger.index
+  if state then
+    ledger.free, ledger.tally = unpack_from('<dd', state)
+    ledger.cooling = open_runs(cooling, unpack_from('<ddddd', state, 17))
+    ledger.out = open_runs(out, unpack_from('<ddddd', state, 57))
+  else
+    ledger.cooling, ledger.out = open_runs(cooling, 0, 0), open_runs(out, 0, 0)
+  end
+  ledger.lists = {ledger.cooling, ledger.out}
+end
+
+function window.state(ledger)
+  return pack('<dd', ledger.free, ledger.tally) .. runs_state(ledger.cooling) .. runs_state(ledger.out)
+end
+
+local function usable(rule, completed)
+  local at = completed + rule.gap
+  return rule.grid > 1 and ceil_to(at, rule.grid) or at
+end
+
+local function cool(ledger, completed, count)
+  local cooling, at = ledger.cooling, completed + ledger.rule.gap
+  if cooling.size == 0 or last_run(cooling) < at then
+    at = usable(ledger.rule, completed)
+  end
+  return add_run(cooling, at, count)
+end
+
+local function advance(ledger, now)
+  local out, cooling, transit = ledger.out, ledger.cooling, ledger.rule.transit
+  if ledger.rule.held then
+    while first_time(out) <= now - transit do
+      local due = first_time(out) + transit
+      cool(ledger, due, pop_run(out))
+    end
+  end
+  while first_time(cooling) <= now do
+    ledger.free = ledger.free + pop_run(cooling)
+  end
+end
+
+function window.wait(ledger, now, cost)
+  advance(ledger, now)
+  local need = cost - ledger.free
+  if need <= 0 then
+    return 0
+  elseif need <= ledger.cooling.total then
+    return time_of(ledger.cooling, need) - now
+  elseif cost > ledger.rule.capacity then
+    return FOREVER
+  end
+  return ledger.rule.gap > 1 and ledger.rule.gap or 1
+end
+
+function window.exact(ledger, now, cost)
+  advance(ledger, now)
+  return cost - ledger.free <= ledger.cooling.total
+end
+
+function window.take(ledger, at, cost)
+  ledger.free = ledger.free - cost
+  if not ledger.rule.held then
+    return -cool(ledger, at, cost)
+  end
+  local out = ledger.out
+  if ledger.rule.out_grid > 1 and (out.size == 0 or last_run(out) < at) then
+    at = ceil_to(at, ledger.rule.out_grid)
+  end
+  return add_run(out, at, cost)
+end
+
+function window.complete(ledger, now, cost, mark)
+  advance(ledger, now)
+  if ledger.rule.held and mark >= 0 then
+    local found = remove_run(ledger.out, mark, cost)
+    if found > 0 then
+      cool(ledger, now, found)
+    end
+  end
+end
+
+function window.reset_after(ledger, now)
+  advance(ledger, now)
+  local last = now
+  if ledger.cooling.size > 0 then
+    last = last_run(ledger.cooling)
+  end
+  if ledger.out.size > 0 then
+    last = math.max(last, usable(ledger.rule, last_run(ledger.out) + ledger.rule.transit))
+  end
+  return last - now
+end
+
+-- What is asked for less often: made only when it is, since a script is run from its first line each time.
+function window.more()
+  function window.sure(ledger, now, cost)
+    advance(ledger, now)
+    local need = cost - ledger.free
+    if need <= 0 then
+      return 0
+    elseif need <= ledger.cooling.total then
+      return time_of(ledger.cooling, need) - now
+    elseif cost > ledger.rule.capacity then
+      return FOREVER
+    end
+    return usable(ledger.rule, time_of(ledger.out, need - ledger.cooling.total) + ledger.rule.transit) - now
+  end
+
+  function window.cancel(ledger, now, cost, mark, tally)
+    advance(ledger, now)
+    if mark < 0 then
+      ledger.free = ledger.free + remove_run(ledger.cooling, ledger.tally - tally - mark, cost)
+    elseif ledger.rule.held then
+      ledger.free = ledger.free + remove_run(ledger.out, mark, cost)
+    end
+  end
+
+  function window.settle(ledger, now, cost, mark, tally, actual)
+    advance(ledger, now)
+    if actual < cost then
+      window.cancel(ledger, now, cost - actual, mark, tally)
+    elseif actual > cost then
+      local extra = math.min(actual - cost, ledger.free + FOREVER - 1)
+      if extra > 0 then
+        ledger.free = ledger.free - extra
+        cool(ledger, now, extra)
+      end
+    end
+    window.complete(ledger, now, math.min(cost, actual), mark)
+  end
+
+  function window.remaining(ledger, now)
+    advance(ledger, now)
+    return math.max(0, ledger.free)
+  end
+
+  function window.in_flight(ledger, now)
+    advance(ledger, now)
+    return ledger.out.total
+  end
+
+  function window.exhaust(ledger, now)
+    advance(ledger, now)
+    if ledger.free > 0 then
+      local count = ledger.free
+      ledger.free = 0
+      if ledger.rule.held then
+        add_run(ledger.out, now, count)
+      else
+        cool(ledger, now, count)
+      end
+    end
+  end
+
+  -- Permits that are promised for later are those that are missing.
+  function window.reserved(ledger)
+    return math.max(0, -ledger.free)
+  end
+
+  function window.shift(ledger, now, by)
+    if ledger.free >= 0 then
+      return
+    end
+    local runs = ledger.cooling
+    for index = 0, runs.size - 1 do
+      local time, count = run_at(runs, index)
+      call('LSET', runs.key, index, pack(RUN, math.max(now + 1, time + by), count))
+    end
+    runs.first, runs.last = nil, nil
+    ledger.tally = ledger.tally + by
+  end
+end

@@ -1,0 +1,241 @@
+"""What can be wanted of a ledger, each with its words and with how its answer is heard.
+
+A request that nobody waits for any more (`orphan`: its task was cancelled, its thread interrupted) still gets its answer:
+what it was granted goes straight back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headway.engines.redis import words
+from headway.engines.redis.words import TICK, Head, numbers
+
+if TYPE_CHECKING:
+    from headway.engines.redis.account import Account
+
+COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
+
+Row = tuple[float, float, float, float, float, float]
+"""Of one rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""
+
+
+class Request:
+    """Something to be said to an account's ledger."""
+
+    __slots__ = ("account", "bell", "command", "done", "epoch", "error", "orphan", "void", "waiter")
+
+    def __init__(self, account: Account, command: bytes) -> None:
+        self.account = account
+        self.command = command
+        self.done = False
+        self.error: BaseException | None = None
+        self.orphan = False
+        # The epoch of the ledger in which it makes sense; empty: any.
+        self.epoch = b""
+        # Whether a promise does not hold any more, as its ledger has begun anew.
+        self.void = False
+        self.bell: Any = None
+        # The future of the task that waits for somebody else to send it along.
+        self.waiter: Any = None
+
+    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+        """Take one's part of the answer; returns where the next one's begins."""
+        self.done = True
+        return position
+
+    def ring(self) -> None:
+        if self.bell is not None:
+            self.bell.ring()
+
+
+class Call(NamedTuple):
+    """The message that somebody's turn has come, in the server's time."""
+
+    epoch: bytes
+    now: float
+    slot: float
+    marks: tuple[float, ...]
+
+
+class Ask(Request):
+    """A permit: now, at a promised time, or after standing in the ledger's queue."""
+
+    __slots__ = ("__weakref__", "costs", "expires", "head", "heard", "marks", "ready", "rows", "shift", "slot", "ticket", "verdict")
+
+    def __init__(
+        self, account: Account, ticket: int, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
+    ) -> None:
+        Request.__init__(self, account, numbers(words.TRY, ticket, patient, longest, *costs))
+        self.ticket = ticket
+        self.costs = costs
+        self.verdict = -1
+        self.marks: tuple[float, ...] = ()
+        self.rows: list[Row] = []
+        self.shift = 0.0
+        self.slot = 0
+        self.expires = 0
+        self.ready = 0
+        self.heard = 0
+        self.head: Head | None = None
+
+    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+        self.done = True
+        self.head = head
+        self.heard = received
+        width = len(self.costs)
+        self.verdict = verdict = int(said[position])
+        if verdict == words.GRANTED:
+            end = position + 2 + 2 * width
+            self.grant(said[position + 1], said[position + 2 : end], head.shift, head.epoch, sent, received)
+            if self.orphan:
+                self.give_back()
+            return end
+        if verdict == words.STANDING:
+            self.ready = received + self.account.spec.stretched(said[position + 1])
+            if self.orphan:
+                self.account.post(Withdraw(self))
+            elif self.account.standing.get(self.ticket) is not self:
+                self.epoch = head.epoch
+                self.account.stand(self)
+            return position + 2
+        if verdict == words.DENIED:
+            self.rows, position = rows_of(said, position + 1, width)
+            return position
+        return position + 1
+
+    def grant(
+        self, delay: float, marks: tuple[float, ...], shift: float, epoch: bytes, sent: int, received: int
+    ) -> None:
+        """The permit is ours from `slot` on our clock, and may be spent until `expires`.
+
+        The slot is counted from when the answer came, the expiry from before the question went: neither can be early or
+        late by what it took to travel.
+        """
+        spec = self.account.spec
+        self.verdict = words.GRANTED
+        self.marks = marks
+        self.shift = shift
+        self.epoch = epoch
+        self.heard = received
+        self.slot = received + spec.stretched(delay) if delay > 0 else received
+        self.expires = sent + int(max(0.0, delay) * TICK) + spec.allowance_ns
+
+    def called(self, delay: float, marks: tuple[float, ...], epoch: bytes, granted: int, heard: int) -> None:
+        """Its turn has come: granted at the earliest at one time on our clock, and heard of at the other."""
+        account = self.account
+        if account.standing.pop(self.ticket, None) is None:
+            return
+        self.grant(delay, marks, account.shift, epoch, granted, heard)
+        if self.orphan:
+            self.give_back()
+        else:
+            self.ring()
+
+    def give_back(self) -> None:
+        """Cancel what was granted."""
+        self.account.post(End(self, CANCEL))
+
+    def withdraw(self) -> None:
+        """Nobody waits for it any more, whatever has become of it."""
+        self.orphan = True
+        account = self.account
+        account.sleepers.discard(self)
+        if self.verdict == words.GRANTED:
+            if not self.void:
+                self.give_back()
+        elif account.standing.pop(self.ticket, None) is not None:
+            account.post(Withdraw(self))
+
+
+class End(Request):
+    """The end of a permit, one of four."""
+
+    __slots__ = ()
+
+    def __init__(self, ask: Ask, how: int, actual: tuple[int, ...] | None = None) -> None:
+        said: list[float] = [words.END, how, ask.ticket]
+        marks = ask.marks
+        for i, cost in enumerate(ask.costs):
+            said += (cost, marks[2 * i], marks[2 * i + 1], cost if actual is None else actual[i])
+        Request.__init__(self, ask.account, numbers(*said))
+        self.epoch = ask.epoch
+
+
+class Withdraw(Request):
+    """Give one's place in the queue back, or what was granted meanwhile."""
+
+    __slots__ = ()
+
+    def __init__(self, ask: Ask) -> None:
+        Request.__init__(self, ask.account, numbers(words.WITHDRAW, ask.ticket, *ask.costs))
+        self.epoch = ask.epoch
+
+
+class Poll(Request):
+    """What has become of those who stand; also a sign of life, and a look at pauses and losses."""
+
+    __slots__ = ("asks",)
+
+    def __init__(self, account: Account) -> None:
+        self.asks = list(account.standing.values())
+        Request.__init__(
+            self, account, numbers(words.POLL, len(self.asks), *[ask.ticket for ask in self.asks])
+        )
+
+    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+        self.done = True
+        for ask in self.asks:
+            verdict = said[position]
+            if verdict == words.GRANTED:
+                end = position + 2 + 2 * len(ask.costs)
+                ask.called(said[position + 1], said[position + 2 : end], head.epoch, sent, received)
+                position = end
+            elif verdict == words.STANDING:
+                ask.ready = received + self.account.spec.stretched(said[position + 1])
+                position += 2
+            else:
+                position += 1
+                # Not there and not granted, unless the listener was faster: it has to ask again.
+                if self.account.standing.pop(ask.ticket, None) is not None:
+                    ask.void = True
+                    ask.ring()
+        return position
+
+
+class Renew(Request):
+    """A sign of life of one who holds permits under a lease."""
+
+    __slots__ = ("lease",)
+
+    def __init__(self, account: Account, lease: Any) -> None:
+        self.lease = lease
+        Request.__init__(self, account, numbers(words.RENEW, lease.rule + 1, lease.cost, lease.mark))
+
+    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+        self.done = True
+        self.lease.renewed(said[position], sent)
+        return position + 1
+
+
+class Look(Request):
+    """How things stand."""
+
+    __slots__ = ("head", "rows", "width")
+
+    def __init__(self, account: Account, costs: tuple[int, ...]) -> None:
+        Request.__init__(self, account, numbers(words.LOOK, *costs))
+        self.width = len(costs)
+        self.rows: list[Row] = []
+        self.head: Head | None = None
+
+    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+        self.done = True
+        self.head = head
+        self.rows, position = rows_of(said, position, self.width)
+        return position
+
+
+def rows_of(said: tuple[float, ...], position: int, width: int) -> tuple[list[Row], int]:
+    end = position + 6 * width
+    return [said[at : at + 6] for at in range(position, end, 6)], end  # type: ignore[misc]

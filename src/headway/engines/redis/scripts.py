@@ -1,0 +1,61 @@
+"""The Lua that decides on the server, put together from one file per kind of limit.
+
+A script is run from its first line with every call, so that a part which is not needed still costs: a limiter's script
+has the kinds that its limits are of, and a queue only where somebody may have to stand in one. All limiters of the same
+make share a script. The server knows scripts by their SHA-1 and forgets them when it restarts; then they are loaded again.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import NamedTuple
+
+BUCKET, WINDOW, SPACING, FIXED_WINDOW, CONCURRENCY = 1, 2, 3, 4, 5
+
+_FILES = {
+    BUCKET: "bucket",
+    WINDOW: "window",
+    SPACING: "spacing",
+    FIXED_WINDOW: "fixed_window",
+    CONCURRENCY: "concurrency",
+}
+_WITH_RUNS = {WINDOW, CONCURRENCY}
+
+
+class Script(NamedTuple):
+    text: bytes
+    sha: bytes
+
+
+@cache
+def part(name: str) -> str:
+    """The text of one file."""
+    return (files("headway.engines.redis") / "lua" / f"{name}.lua").read_text()
+
+
+def _script(text: str) -> Script:
+    code = text.encode()
+    return Script(code, sha1(code).hexdigest().encode())  # noqa: S324 - the name that the server gives it
+
+
+@cache
+def book_script(kinds: frozenset[int], queue: bool) -> Script:
+    """The script for limiters of these kinds.
+
+    >>> book_script(frozenset({BUCKET}), False).sha == book_script(frozenset({WINDOW}), True).sha
+    False
+    """
+    names = ["head"]
+    if kinds & _WITH_RUNS:
+        names.append("runs")
+    names += [_FILES[kind] for kind in sorted(kinds)]
+    names += ["book", "general", "queue" if queue else "no_queue", "commands", "tail"]
+    return _script(f"local can_queue = {str(queue).lower()}\n" + "\n".join(map(part, names)))
+
+
+@cache
+def plain_script(name: str) -> Script:
+    """A script that is one file: "dump" or "adopt"."""
+    return _script(part(name))

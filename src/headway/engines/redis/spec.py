@@ -1,0 +1,192 @@
+"""What a limiter says with every call to a shared engine, for all of its keys: its name, its rules, its leases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from headway.core.bucket import BucketRule
+from headway.core.concurrency import ConcurrencyRule
+from headway.core.fixed_window import FixedWindowRule
+from headway.core.ledger import Rule
+from headway.core.spacing import SpacingRule
+from headway.core.window import WindowRule
+from headway.engines.redis import words
+from headway.engines.redis.account import Account, Anchor
+from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, book_script
+from headway.engines.redis.words import TICK
+
+if TYPE_CHECKING:
+    from headway.clock import Clock
+    from headway.engines.redis.account import Talk
+    from headway.engines.redis.engine import Engine
+    from headway.engines.redis.requests import Ask
+
+MARGIN = 1.05
+MOST_ACCOUNTS = 4096
+"""Accounts that are kept before those of ledgers that have expired are looked for."""
+
+
+class Spec:
+    """A limiter's part of every command."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        clock: Clock,
+        text: str,
+        names: list[str | None],
+        rules: tuple[Rule, ...],
+        rules_for: Callable[[str], tuple[Rule, ...]] | None,
+        *,
+        timeout_ns: int,
+        allowance_ns: int,
+        on_loss: str,
+        max_quarantine_ns: int | None,
+        tell: Callable[[str, Account, float], None],
+    ) -> None:
+        self.engine = engine
+        self.name = name
+        self.clock = clock
+        self.text = text.encode()
+        self.rules = rules
+        self.rules_for = rules_for
+        self.metrics = names[0] is not None
+        self.names = names
+        self.lease_ns = engine.lease_ns
+        self.lease = float(engine.lease_ns // TICK)
+        self.timeout_ns = timeout_ns
+        self.allowance_ns = allowance_ns
+        self.on_loss = on_loss
+        self.max_quarantine = None if max_quarantine_ns is None else max_quarantine_ns // TICK
+        self.tell = tell
+        self.accounts: dict[Any, Account] = {}
+        self.room_for = MOST_ACCOUNTS
+        self.anchors: dict[bytes, Anchor] = {}
+        self._wall = (0.0, 0)
+        self._stretch = 1 + clock.drift_ppm / 1e6 + engine.drift_ppm / 1e6
+        self._resolution = max(1, int(clock.resolution * 1e9))
+        self.declare(text, rules)
+
+    def declare(self, text: str, rules: tuple[Rule, ...]) -> None:
+        """Say from now on that these are the limits; the one who said so last is right."""
+        self.text = text.encode()
+        self.rules = rules
+        self.generation = float(time.time_ns() // TICK)
+        kinds = frozenset(words.kind_of(rule) for rule in rules)
+        # Alone, these promise a time to everybody who asks.
+        promising = len(rules) == 1 and (
+            kinds <= {BUCKET, SPACING} or (kinds == {WINDOW} and not rules[0].held)
+        )
+        self.queue = not promising
+        self.script = book_script(kinds, self.queue)
+        for account in list(self.accounts.values()):
+            account.renew(self.rules if self.rules_for is None else self.rules_of(account))
+
+    def rules_of(self, account: Account) -> tuple[Rule, ...]:
+        return self.rules if self.rules_for is None or account.key is None else self.rules_for(account.key)
+
+    def account(self, keys: tuple[str | None, ...]) -> Account:
+        """The account of a key, or of a combination of keys where the limiter has metrics."""
+        found = self.accounts.get(keys)
+        if found is None:
+            if len(self.accounts) >= self.room_for:
+                self.tidy()
+            found = self.accounts.setdefault(keys, Account(self, self.places(keys), keys[0], self.rules))
+            found.renew(self.rules_of(found))
+        return found
+
+    def tidy(self) -> None:
+        """Forget the accounts of ledgers that may be gone by now."""
+        now = self.clock.now()
+        for keys, account in list(self.accounts.items()):
+            if account.expires < now and not account.busy and not account.lanes_busy():
+                del self.accounts[keys]
+        self.room_for = max(MOST_ACCOUNTS, 2 * len(self.accounts))
+
+    def places(self, keys: tuple[str | None, ...]) -> tuple[bytes, ...]:
+        """The Redis keys: the root, and one for each metric's ledger. All have one hash tag, so they share a slot."""
+        space, name = self.engine.namespace, escape(self.name)
+        if not self.metrics:
+            key = "" if keys[0] is None else f":{escape(keys[0])}"
+            return (f"{space}:{{{name}{key}}}".encode(),)
+        root = f"{space}:{{{name}}}"
+        metrics = [escape(name or "") for name in self.names]
+        own = [
+            f"{root}/{metric}" if key is None else f"{root}/{metric}:{escape(key)}"
+            for metric, key in zip(metrics, keys, strict=True)
+        ]
+        return tuple(place.encode() for place in (root, *own))
+
+    def records(self, account: Account, talk: Talk) -> bytes:
+        if not account.walled:
+            return account.packed
+        anchor = self.anchors.get(talk.ident)
+        ticks, at = (anchor.ticks, anchor.received) if anchor is not None else self._wall
+        if not ticks:
+            return account.records(time.time_ns() // TICK)
+        return account.records(int(ticks + (talk.sent - at) / TICK))
+
+    def server_time(self, ticks: float, at: int) -> None:
+        """The edges that we sent were those of another period: go by this."""
+        self._wall = (ticks, at)
+        self.anchors.clear()
+
+    def stretched(self, ticks: float) -> int:
+        """A wait by the server's clock as nanoseconds on ours: never shorter, whichever of the two runs fast."""
+        return int(ticks * TICK * self._stretch) + self._resolution if ticks > 0 else 0
+
+    def backoff(self, ask: Ask) -> tuple[int | None, int]:
+        """After a denial: nanoseconds until it may be worth to ask again, and over how many to spread those who do.
+
+        None where asking again would not help in time.
+        """
+        rule = ask.account.rules[0]
+        if not isinstance(rule, SpacingRule) or len(ask.account.rules) > 1:
+            return None, 0
+        wait, reserved = ask.rows[0][1], ask.rows[0][3]
+        if reserved < rule.max_reserved:
+            return None, 0
+        return self.stretched(max(1.0, wait - rule.max_reserved * rule.step)), rule.step * TICK
+
+    def local_time(self, ticks: float, latest: int) -> int:
+        """When, on our clock, the server's showed `ticks`, at the earliest; `latest` if nobody can tell."""
+        best, drift = latest, self.engine.drift
+        for anchor in list(self.anchors.values()):
+            passed = (ticks - anchor.ticks) * TICK
+            best = min(best, anchor.sent + int(passed * (1 - drift if passed > 0 else 1 + drift)))
+        return best
+
+    def quarantine(self, account: Account) -> tuple[float, bool]:
+        """How long until whatever was forgotten is harmless, and whether `max_quarantine` cut it short."""
+        needed = max(self._harmless(rule) for rule in account.rules) * MARGIN + 100_000
+        if self.max_quarantine is not None and needed > self.max_quarantine:
+            return float(self.max_quarantine), True
+        return float(int(needed)), False
+
+    def _harmless(self, rule: Rule) -> float:
+        match rule:
+            case WindowRule():
+                return rule.gap + (rule.transit if rule.held else self.lease)
+            case BucketRule():
+                return rule.room + self.lease
+            case SpacingRule():
+                return rule.step + self.lease
+            case FixedWindowRule():
+                now = time.time_ns() // TICK
+                return float(rule.window_of(now)[1] - now)
+            case ConcurrencyRule():
+                return rule.lease
+        return self.lease
+
+
+def escape(text: str) -> str:
+    """A name that cannot be mistaken for two, nor end a hash tag: "a:b" with key "c" is not "a" with key "b:c".
+
+    >>> escape("user:42"), escape("{x}"), escape("/tasks/send")
+    ('user%3A42', '%7Bx%7D', '%2Ftasks%2Fsend')
+    """
+    return quote(text, safe="@!$'()*,;= +&~.-_[]<>|^\\\"`?#") if not text.isalnum() or not text.isascii() else text

@@ -1,0 +1,290 @@
+"""Connections, held and used directly: one for a thread at a time, one for all tasks of a loop, one for what is only posted.
+
+redis-py makes them (addresses, TLS, passwords, Sentinel), and its parser reads the answers. But its client, which takes a
+connection from a pool and packs the arguments with every command, costs more than the server needs to decide; so a
+command is packed here and written to a connection that stays ours.
+
+A server's identity is asked for when a connection is made and is true as long as the connection lives: a server that
+restarts ends it, and so does one that is replaced. A server that was promoted has the history of another before it, so its
+identity names that too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from headway.engines.redis.words import command
+from headway.errors import EngineUnavailable
+
+if TYPE_CHECKING:
+    from headway.engines.redis.place import Place
+
+WHO = command(b"INFO", b"server") + command(b"INFO", b"replication")
+
+
+def new_reader() -> Any:
+    """A parser of answers: errors are values, bytes stay bytes."""
+    from hiredis import Reader
+
+    return Reader(notEnoughData=False)
+
+
+def identity(server: Any, replication: Any) -> bytes:
+    """Who serves, and whose history it has; raises for one that only replicates."""
+    if isinstance(server, Exception) or isinstance(replication, Exception):
+        return b"?"  # not allowed to ask: restarts and failovers are then noticed by what is missing alone
+    facts = dict(line.split(b":", 1) for line in (server + replication).splitlines() if b":" in line)
+    if facts.get(b"role", b"master").strip() != b"master":
+        raise ConnectionError("it is a replica, and takes no writes")
+    before = facts.get(b"master_replid2", b"").strip() if facts.get(b"second_repl_offset", b"-1").strip() != b"-1" else b""
+    return facts.get(b"run_id", b"?").strip() + before
+
+
+class Wire:
+    """A connection that a thread uses alone."""
+
+    __slots__ = ("connection", "ident", "reader", "socket")
+
+    def __init__(self, place: Place) -> None:
+        self.connection = connection = place.connect()
+        try:
+            self.socket = connection._sock
+            self.reader = new_reader()
+            self.socket.sendall(WHO)
+            self.ident = identity(self.read(), self.read())
+        except BaseException:
+            connection.disconnect()
+            raise
+
+    def ask(self, payload: bytes) -> Any:
+        """Send a command and wait for its answer; what the server calls an error is an answer too."""
+        self.socket.sendall(payload)
+        return self.read()
+
+    def read(self) -> Any:
+        reader = self.reader
+        answer = reader.gets()
+        while answer is False:
+            data = self.socket.recv(65536)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            reader.feed(data)
+            answer = reader.gets()
+        return answer
+
+    def ready(self) -> bool:
+        """Whether an answer is there, so that reading does not block."""
+        if self.reader.has_data():
+            return True
+        before = self.socket.gettimeout()
+        self.socket.settimeout(0)
+        try:
+            data = self.socket.recv(65536)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            # A TLS socket has its own way to say that nothing is there.
+            if type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError"):
+                return False
+            raise
+        finally:
+            self.socket.settimeout(before)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        self.reader.feed(data)
+        return True
+
+    def close(self) -> None:
+        self.connection.disconnect()
+
+
+class Reply(asyncio.Future):  # type: ignore[type-arg]
+    """An answer that is on its way: it cannot be called off, so that a cancelled task still learns what it was given.
+
+    asyncio then delivers the cancellation together with the answer, or when the engine's time is up.
+    """
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002
+        return False
+
+
+class TaskWire:
+    """A connection that all tasks of a loop share: answers come in the order of the commands."""
+
+    def __init__(self, place: Place, loop: asyncio.AbstractEventLoop) -> None:
+        self.place = place
+        self.loop = loop
+        self.connection: Any = None
+        self.ident = b""
+        self.pending: deque[Reply] = deque()
+        self.broken: BaseException | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    async def open(self, deadline: float) -> None:
+        """Connect, and learn who answers, before `deadline` on the loop's clock."""
+        async with asyncio.timeout_at(deadline):
+            self.connection = await self.place.connect_async()
+        self._reader = self.loop.create_task(self._read(), name="headway redis reader")
+        timer = self.loop.call_at(deadline, self.give_up)
+        try:
+            first, second = Reply(loop=self.loop), Reply(loop=self.loop)
+            self.pending += (first, second)
+            self.write(WHO)
+            self.ident = identity(await first, await second)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            timer.cancel()
+
+    def give_up(self) -> None:
+        """The engine's time is up: no answer that is still on its way will be waited for."""
+        if self.pending:
+            self.fail(TimeoutError("it did not answer in time"))
+            self.close()
+
+    def write(self, payload: bytes) -> None:
+        self.connection._writer.write(payload)
+
+    def ask(self, payload: bytes) -> Reply:
+        """Send a command; the answer can be awaited."""
+        reply = Reply(loop=self.loop)
+        if self.broken is not None:
+            reply.set_exception(self.broken)
+        else:
+            self.pending.append(reply)
+            self.write(payload)
+        return reply
+
+    async def _read(self) -> None:
+        connection, pending, reader = self.connection, self.pending, new_reader()
+        stream = connection._reader
+        try:
+            while True:
+                data = await stream.read(65536)
+                if not data:
+                    raise ConnectionError("the server closed the connection")
+                reader.feed(data)
+                while (answer := reader.gets()) is not False:
+                    reply = pending.popleft()
+                    if not reply.done():
+                        reply.set_result(answer)
+        except BaseException as error:
+            self.fail(error if isinstance(error, Exception) else ConnectionError("the event loop has ended"))
+            with contextlib.suppress(Exception):
+                await connection.disconnect(nowait=True)
+            raise
+        finally:
+            self.broken = self.broken or ConnectionError("closed")
+
+    def fail(self, error: BaseException) -> None:
+        self.broken = error
+        while self.pending:
+            reply = self.pending.popleft()
+            if not reply.done():
+                reply.set_exception(error)
+
+    def close(self) -> None:
+        """Never to be used again; whoever waits for an answer hears that there will be none."""
+        self.fail(self.broken or ConnectionError("closed"))
+        if self._reader is not None and not self.loop.is_closed():
+            self._reader.cancel()
+            self._reader.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+
+class PostWire:
+    """A connection for what nobody waits for: ends of permits. It never blocks and never raises.
+
+    What was written is kept until its answer has been counted. When the connection fails, the keeper opens another and
+    writes what is left again, with its old numbers: what had been applied already is not applied twice.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.lock = threading.Lock()
+        self.order = threading.Lock()
+        self.wire: Wire | None = None
+        self.unheard: deque[Any] = deque()
+
+    def post(self, box: Any, request: Any) -> None:
+        """Write now if that is possible at once; otherwise the keeper will."""
+        with self.order:
+            self.unheard.append(box.next(request))
+        # Who finds the lock taken leaves its letter to who has it, and that one looks again after giving it back.
+        while self.wire is not None and self._unwritten() and self.lock.acquire(blocking=False):
+            try:
+                self._write()
+            except (OSError, EngineUnavailable, *errors()):
+                self._hang_up()
+            finally:
+                self.lock.release()
+
+    def _unwritten(self) -> bool:
+        try:
+            return not self.unheard[-1].written
+        except IndexError:
+            return False
+
+    def _write(self) -> None:
+        wire = self.wire
+        if wire is None:
+            return  # opening one may take long: the keeper's work
+        socket = wire.socket
+        if len(self.unheard) > 1:
+            self._count(wire)
+        for letter in list(self.unheard):
+            if not letter.written:
+                payload = letter.payload(wire.ident)
+                before = socket.gettimeout()
+                socket.settimeout(0)
+                try:
+                    sent = socket.send(payload)
+                except (BlockingIOError, InterruptedError):
+                    return
+                finally:
+                    socket.settimeout(before)
+                letter.written = True
+                if sent < len(payload):
+                    socket.sendall(payload[sent:])
+
+    def _count(self, wire: Wire) -> None:
+        """Take the answers that are there."""
+        while self.unheard and self.unheard[0].written and wire.ready():
+            letter = self.unheard.popleft()
+            letter.answered(wire.read())
+
+    def tend(self) -> None:
+        """By the keeper: open what is closed, write what was not, count what came."""
+        if not self.unheard:
+            return
+        with self.lock:
+            try:
+                if self.wire is None:
+                    for letter in self.unheard:
+                        letter.written = False
+                    self.wire = Wire(self.place)
+                self._count(self.wire)
+                self._write()
+            except (OSError, EngineUnavailable, *errors()):
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self.wire is not None:
+            self.wire.close()
+            self.wire = None
+
+    def close(self) -> None:
+        with self.lock:
+            self._hang_up()
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What redis-py raises when a server cannot be reached."""
+    from redis.exceptions import ConnectionError as Unconnected
+    from redis.exceptions import TimeoutError as TooLate
+
+    return (Unconnected, TooLate)

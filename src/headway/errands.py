@@ -1,0 +1,111 @@
+"""Waiting for a shared ledger, written once: what happens, without doing it.
+
+The flows of `headway.flows` ask a ledger in this process, which answers at once. Here the ledger is elsewhere, so that a
+question is an effect too. There are three ways to wait: to stand in the ledger's queue until one is called, to sleep until
+a slot that was promised, and to come back later because too many slots are promised already.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, NamedTuple
+
+from headway.engines.redis.requests import Poll
+from headway.engines.redis.words import DENIED, GRANTED, REFUSED, STANDING
+from headway.flows import Late
+
+if TYPE_CHECKING:
+    from headway.engines.redis.requests import Ask, Request
+
+
+class Say(NamedTuple):
+    """Send a request to its ledger, alone or with others, and wait for the answer."""
+
+    request: Request
+
+
+class Nap(NamedTuple):
+    """Sleep until the request's bell rings, or until `until` (None: only the bell); the answer is the time."""
+
+    request: Request
+    until: int | None
+
+
+Errand = Generator[Say | Nap, int, None]
+
+
+def obtain(ask: Ask, deadline: int | None, again: Callable[[], Ask], found: list[Ask]) -> Errand:
+    """From the ledger's first answer to `ask` until a permit may be spent, which is then `found`.
+
+    Raises `Late` when `deadline` comes first. Whatever ends it earlier (a cancellation, Ctrl-C) gives back what it has: a
+    place in the queue, or a slot.
+    """
+    while True:
+        try:
+            if ask.verdict == STANDING:
+                yield from stand(ask, deadline)
+            if ask.verdict == GRANTED and not ask.void:
+                yield from sleep_to_slot(ask)
+            if ask.verdict == GRANTED and not ask.void:
+                found.append(ask)
+                return
+            if ask.verdict == DENIED:
+                yield from back_off(ask, deadline)
+        except BaseException:
+            ask.withdraw()
+            raise
+        ask = again()
+        try:
+            yield Say(ask)
+        except BaseException:
+            ask.withdraw()
+            raise
+        if ask.verdict == REFUSED:
+            raise Late
+
+
+def stand(ask: Ask, deadline: int | None) -> Errand:
+    """In the ledger's queue, until called. A message may get lost, so the ledger is asked when it should have come."""
+    while ask.verdict == STANDING and not ask.void:
+        until = ask.ready if deadline is None else min(ask.ready, deadline)
+        now = yield Nap(ask, until)
+        if ask.verdict != STANDING or ask.void:
+            return
+        if deadline is not None and now >= deadline:
+            raise Late
+        if now >= ask.ready:
+            yield Say(Poll(ask.account))
+
+
+def sleep_to_slot(ask: Ask) -> Errand:
+    """Until the promised time; who comes too late has wasted it, and what it meant may be another's by now."""
+    account = ask.account
+    now = ask.heard
+    if ask.slot > now:
+        account.sleep(ask)
+        try:
+            # A pause moves every promised slot.
+            while not ask.void and now < ask.slot + account.moved(ask):
+                now = yield Nap(ask, ask.slot + account.moved(ask))
+                if now - account.heard > account.spec.lease_ns and not ask.void:
+                    # Nobody could look after us: is the promise still true?
+                    yield Say(Poll(account))
+        finally:
+            account.sleepers.discard(ask)
+    if not ask.void and now > ask.expires + account.moved(ask):
+        ask.give_back()
+        ask.void = True
+
+
+def back_off(ask: Ask, deadline: int | None) -> Errand:
+    """Too many slots are reserved: come back when one is free, not all at the same moment (full jitter)."""
+    wait_ns, spread_ns = ask.account.spec.backoff(ask)
+    if wait_ns is None:
+        raise Late
+    until = ask.heard + wait_ns + int(random.random() * spread_ns)
+    if deadline is not None and until > deadline:
+        raise Late
+    now = ask.heard
+    while now < until:
+        now = yield Nap(ask, until)

@@ -1,0 +1,220 @@
+"""A permit from a shared ledger: it knows where it came from, until when it may be spent, and tells the ledger how it ended.
+
+Its end is posted and not waited for; if it is lost with its process, the lease or `max_transit` covers for it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, SETTLE, Ask, End
+from headway.errors import PermitExpired, PermitFinished
+from headway.outcome import outcome_of
+from headway.permit import ENDS, Permit
+
+if TYPE_CHECKING:
+    from headway.fleet import FleetLimiter
+
+
+class Lease:
+    """Permits that the ledger takes back when their holder falls silent: the keeper speaks for who holds them."""
+
+    __slots__ = ("ask", "cost", "dropped", "ended", "lost", "mark", "rule", "until")
+
+    def __init__(self, ask: Ask, rule: int) -> None:
+        self.ask = ask
+        self.rule = rule
+        self.cost = ask.costs[rule]
+        self.mark = ask.marks[2 * rule]
+        self.until = ask.expires
+        self.ended = self.dropped = self.lost = False
+
+    def renewed(self, mark: float, sent: int) -> None:
+        """The ledger's answer: the mark under which it goes on, or -1 if it has given the permit away."""
+        if mark < 0:
+            self.lost = True
+            self.ask.account.leases.pop((self.ask.ticket, self.rule), None)
+            return
+        self.mark = mark
+        marks = list(self.ask.marks)
+        marks[2 * self.rule] = mark
+        self.ask.marks = tuple(marks)
+        self.until = sent + self.ask.account.spec.allowance_ns
+        if self.ended:
+            # It ended while this was on its way, under a mark that is no more.
+            self.ask.account.post(End(self.ask, CANCEL))
+
+
+class FleetPermit(Permit):
+    """What `acquire` returns on a shared engine."""
+
+    __slots__ = ("_ask", "_leases", "_limiter", "_names")
+
+    def __init__(self, limiter: FleetLimiter, ask: Ask, key: str | None) -> None:
+        self._limiter = limiter
+        self._ask = ask
+        self._key = key
+        self._end = 0
+        self._owner = self._task = self._slot = 0
+        self._names = ask.account.spec.names
+        self._leases: list[Lease] | None = None
+        self._book = limiter._book
+        self._held = limiter._held
+        if limiter._leased:
+            self._leases = [
+                Lease(ask, rule) for rule in limiter._leased if ask.costs[rule]
+            ]
+            for lease in self._leases:
+                ask.account.leases[ask.ticket, lease.rule] = lease
+            ask.account.spec.engine.look_after(ask.account)
+
+    @property
+    def cost(self) -> Any:
+        """What was taken: a number, or a number for each metric."""
+        costs = self._ask.costs
+        if self._names[0] is None:
+            return costs[0]
+        return {name: cost for name, cost in zip(self._names, costs, strict=True) if cost}
+
+    @property
+    def delay(self) -> float:
+        """Seconds until a reserved permit may be spent; 0 for others, and when its time has come."""
+        ask = self._ask
+        if not self._slot:
+            return 0.0
+        return max(0, ask.slot + ask.account.moved(ask) - self._limiter._clock.now()) / 1e9
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds until it must have been spent; below 0 it has expired."""
+        return (self._until() - self._limiter._clock.now()) / 1e9
+
+    def _until(self) -> int:
+        if self._leases:
+            return min(0 if lease.lost else lease.until for lease in self._leases)
+        return self._ask.expires + self._ask.account.moved(self._ask)
+
+    def check(self) -> None:
+        """Raise `PermitExpired` if it is too late to spend it."""
+        late = self._limiter._clock.now() - self._until()
+        if late > 0 or self._ask.void:
+            if not self._end:
+                self._end = CANCEL
+                self._hand_back(CANCEL)
+            raise PermitExpired(max(0, late) / 1e9)
+
+    # -- ends --------------------------------------------------------------------------------------------
+
+    def complete(self) -> None:
+        """The answer is there: call it as soon as the response's headers are."""
+        self._finish(COMPLETE)
+
+    def cancel(self) -> None:
+        """It was never dispatched: it goes back as it was, as far as nobody relied on it meanwhile."""
+        self._finish(CANCEL)
+
+    def abandon(self) -> None:
+        """Nobody knows whether it was dispatched: it counts until `max_transit` is over."""
+        self._finish(ABANDON)
+
+    def settle(self, cost: int | Mapping[str, int]) -> None:
+        """It is complete, and cost something else: less is given back, more is paid before the next grant."""
+        if self._end:
+            raise PermitFinished(ENDS[self._end], "settle")
+        costs = self._ask.costs
+        actual = self._actual(cost)
+        self._end = SETTLE
+        self._forget_leases()
+        self._limiter._ended(self, SETTLE)
+        self._ask.account.post(End(self._ask, SETTLE, tuple(actual.get(i, taken) for i, taken in enumerate(costs))))
+
+    def _finish(self, how: int) -> None:
+        if self._end:
+            raise PermitFinished(ENDS[self._end], ENDS[how])
+        self._end = how
+        self._hand_back(how)
+
+    def _hand_back(self, how: int) -> None:
+        self._forget_leases()
+        self._limiter._ended(self, how)
+        # Completing tells the ledger something only where permits are held; giving back always does.
+        if (self._held or how == CANCEL) and not self._ask.void:
+            self._ask.account.post(End(self._ask, how))
+
+    def _forget_leases(self) -> None:
+        for lease in self._leases or ():
+            lease.ended = True
+            self._ask.account.leases.pop((self._ask.ticket, lease.rule), None)
+
+    def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
+        """End it by how the call ended, unless it has been ended already."""
+        if self._end:
+            return
+        self._end = COMPLETE if error is None else outcome_of(error, answered, not_sent)
+        self._hand_back(self._end)
+
+    # -- reservations ------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Permit:
+        if self._slot:
+            self.wait()
+        self.check()
+        return self
+
+    async def __aenter__(self) -> Permit:
+        if self._slot:
+            await self.wait_async()
+        self.check()
+        return self
+
+    def promise(self, slot: int) -> None:
+        """Note the time from which it may be spent."""
+        self._slot = slot
+        self._ask.account.sleep(self._ask)
+
+    def wait(self) -> Permit:
+        """Block until the reserved time has come; raises `PermitExpired` if it is over."""
+        if self._slot:
+            self._limiter._sleep(self._ask)
+            self._arrived_at_slot()
+        return self
+
+    async def wait_async(self) -> Permit:
+        """Suspend this task until the reserved time has come."""
+        if self._slot:
+            await self._limiter._sleep_async(self._ask)
+            self._arrived_at_slot()
+        return self
+
+    def _arrived_at_slot(self) -> None:
+        self._slot = 0
+        if self._ask.void:
+            self._end = self._end or CANCEL
+            raise PermitExpired(None)
+
+
+class HeldFleetPermit(FleetPermit):
+    """A permit that somebody waits for: dropped without an end it is abandoned, with a warning."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        # A constructor that failed leaves an object without fields.
+        if getattr(self, "_ask", None) is None or self._end:
+            return
+        self._end = ABANDON
+        # Nothing is sent from a finalizer: a window's permit comes back when its transit is over, and the keeper ends
+        # leases that were dropped.
+        for lease in self._leases or ():
+            lease.dropped = True
+        self._book.abandoned += 1
+        self._book.ended += 1
+        warnings.warn(
+            f"{self!r} was dropped without an end and counts as abandoned: "
+            "use `with limiter.hold():`, or call complete(), cancel() or abandon()",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )
