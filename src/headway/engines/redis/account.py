@@ -69,6 +69,7 @@ class Account:
         "framed",
         "front",
         "heard",
+        "ident",
         "key",
         "keys",
         "lanes",
@@ -95,15 +96,21 @@ class Account:
         # Until then, on our clock, the ledger must be there; and when it was heard of last.
         self.expires = 0
         self.heard = 0
+        # Who answered last.
+        self.ident = b""
         # The sum of all by which promised slots were moved.
         self.shift = 0.0
+        self.begin()
+        self.renew(rules)
+
+    def begin(self) -> None:
+        """Nobody of this process asks, waits or holds; so it is in a forked child."""
         self.lanes: dict[Any, Any] = {}
         # Who stands in the ledger's queue, who sleeps until a promised slot, and what is held under a lease.
         self.standing: dict[int, Ask] = {}
         self.sleepers: set[Ask] = set()
-        self.leases: dict[int, Any] = {}
+        self.leases: dict[Any, Any] = {}
         self.visited = 0
-        self.renew(rules)
 
     def renew(self, rules: tuple[Any, ...]) -> None:
         """Go by these rules from now on."""
@@ -167,14 +174,16 @@ class Account:
 
     def hear(self, head: Head, sent: int) -> None:
         """Remember how the ledger stands."""
-        self.heard = sent
         if head.epoch != self.epoch:
             if self.epoch:
+                if sent < self.heard:
+                    return  # an answer from before the loss that comes late
                 self.forget_promises()
             self.epoch = head.epoch
             self.seq = head.seq
         elif head.seq > self.seq:
             self.seq = head.seq
+        self.heard = sent
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
         self.expires = sent + int(head.expires * 0.998) * TICK - 1_000_000
         if head.shift != self.shift:
@@ -214,10 +223,17 @@ class Account:
 class Talk:
     """One round trip: a batch of requests on its way, with its number in a stream."""
 
-    __slots__ = ("account", "batch", "epoch", "ident", "number", "sent", "stream", "timeout_ns")
+    __slots__ = ("account", "batch", "epoch", "first", "ident", "number", "sent", "stream", "timeout_ns")
 
     def __init__(
-        self, account: Account, batch: list[Request], stream: bytes, number: int, ident: bytes, timeout_ns: int
+        self,
+        account: Account,
+        batch: list[Request],
+        stream: bytes,
+        number: int,
+        ident: bytes,
+        timeout_ns: int,
+        first: int = 0,
     ) -> None:
         self.account = account
         self.batch = batch
@@ -226,6 +242,8 @@ class Talk:
         self.ident = ident
         self.timeout_ns = timeout_ns
         self.sent = 0
+        # When it was sent before; an answer may be from then. 0: never.
+        self.first = first
         # The epoch in which it makes sense; empty: any.
         self.epoch = b""
 
@@ -257,9 +275,13 @@ class Talk:
             head = Head(*HEAD.unpack_from(reply))
             if head.status == words.OK:
                 anchor = spec.anchors.get(self.ident)
+                if self.first:
+                    sent = self.first
                 if anchor is None:
-                    spec.anchors[self.ident] = anchor = Anchor(0.0, 0, 0)
-                anchor.ticks, anchor.sent, anchor.received = head.now, sent, received
+                    spec.anchors[self.ident] = Anchor(head.now, sent, received)
+                elif not self.first:
+                    anchor.ticks, anchor.sent, anchor.received = head.now, sent, received
+                account.ident = self.ident
                 account.hear(head, sent)
                 self.deliver(head, reply, sent, received)
                 return
@@ -273,7 +295,7 @@ class Talk:
                 raise LimitMismatch(spec.name, text, spec.text.decode())
             elif head.status == words.VERSION:
                 raise LimitMismatch(spec.name, f"format {head.expires:.0f}", "format 1 of this version of headway")
-            elif head.status == words.CLOCK and self.plausible(head.now, sent, received):
+            elif head.status == words.CLOCK and not head.expires and self.plausible(head.now, sent, received):
                 continue  # not the clock: the command was on its way for longer than it was worth
             else:
                 prelude = yield from self.judge(head)
@@ -295,6 +317,8 @@ class Talk:
             spec.anchors.pop(self.ident, None)
         if spec.on_loss == "trust":
             account.epoch, account.expires = b"", 0
+            if head.status == words.CLOCK and head.expires:
+                return numbers(words.QUARANTINE, 0)  # what it has noted lies in the future now
             return numbers(words.TRUST) if head.status == words.MOVED else None
         if head.status == words.MOVED and (yield from complete_file()):
             return numbers(words.TRUST)

@@ -63,6 +63,9 @@ class Place:
 
     def put_back(self, wire: Wire | None) -> None:
         if wire is not None:
+            if wire.hurried:
+                wire.hurried = False
+                wire.socket.settimeout(self.engine.timeout)
             self._idle.append(wire)
 
     def again(self, error: BaseException) -> bool:

@@ -6,6 +6,7 @@ local function commands(index)
 end
 
 local first = commands(from)
+local BACKWARD = 1000000
 
 local function refuse(status, detail)
   return pack('<dddddddd', status, now, seq, detail or 0, 0, 0, 0, 0) .. epoch
@@ -17,8 +18,9 @@ end
 
 if first[1] == QUARANTINE then
   -- A client has seen that grants were forgotten: start anew, and grant nothing until they are all harmless. Who comes
-  -- late with the same news finds an epoch that was born in quarantine, and does not start another.
-  if not stored[1] or born == 0 or epoch == epoch_seen then
+  -- late with the same news finds an epoch that was born in quarantine, and does not start another; unless that one
+  -- was moved or had its clock set since.
+  if not stored[1] or born == 0 or epoch == epoch_seen or served_by ~= ident or now < last - BACKWARD then
     local old = call('HKEYS', root)
     for _, field in ipairs(old) do
       if string.sub(field, 1, 1) == 's' then
@@ -54,8 +56,13 @@ else
     served_by = ident
   end
 end
-if lo > 0 and (now < lo or now > hi) and first[1] ~= QUARANTINE then
-  return refuse(CLOCK)
+if first[1] ~= QUARANTINE then
+  -- Even who has no idea of the time sees that it went back.
+  if now < last - BACKWARD then
+    return refuse(CLOCK, 1)
+  elseif lo > 0 and (now < lo or now > hi) then
+    return refuse(CLOCK)
+  end
 end
 if now < last then
   now = last
