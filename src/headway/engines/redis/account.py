@@ -274,13 +274,13 @@ class Talk:
                 raise EngineUnavailable(spec.engine.address, "an answer was overtaken; ask again")
             head = Head(*HEAD.unpack_from(reply))
             if head.status == words.OK:
-                anchor = spec.anchors.get(self.ident)
-                if self.first:
-                    sent = self.first
-                if anchor is None:
+                # A new one each time: other threads read it.
+                if not self.first:
                     spec.anchors[self.ident] = Anchor(head.now, sent, received)
-                elif not self.first:
-                    anchor.ticks, anchor.sent, anchor.received = head.now, sent, received
+                else:
+                    sent = self.first
+                    if self.ident not in spec.anchors:
+                        spec.anchors[self.ident] = Anchor(head.now, sent, received)
                 account.ident = self.ident
                 account.hear(head, sent)
                 self.deliver(head, reply, sent, received)

@@ -82,7 +82,7 @@ class Call(NamedTuple):
 class Ask(Request):
     """A permit: now, at a promised time, or after standing in the ledger's queue."""
 
-    __slots__ = ("__weakref__", "costs", "expires", "head", "heard", "marks", "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict")
+    __slots__ = ("__weakref__", "costs", "due", "expires", "head", "heard", "marks", "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict")
 
     def __init__(
         self, account: Account, ticket: int, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
@@ -95,6 +95,7 @@ class Ask(Request):
         self.rows: list[Row] = []
         self.shift = 0.0
         self.slot = 0
+        self.due = 0.0
         self.expires = 0
         self.ready = 0
         self.heard = 0
@@ -110,6 +111,7 @@ class Ask(Request):
         verdict = int(said[position])
         if verdict == words.GRANTED:
             end = position + 2 + 2 * width
+            self.due = head.now + said[position + 1]
             self.grant(said[position + 1], said[position + 2 : end], head.shift, head.epoch, sent, received)
             if self.orphan:
                 self.give_back()

@@ -144,6 +144,22 @@ class Spec:
         """A wait by the server's clock as nanoseconds on ours: never shorter, whichever of the two runs fast."""
         return int(ticks * TICK * self._stretch) + self._resolution if ticks > 0 else 0
 
+    def refine(self, ask: Ask) -> None:
+        """Reckon a promised slot anew, from the last time the server was heard: the shorter ago, the less the clocks can
+        differ. What was reckoned before stays true."""
+        anchor = self.anchors.get(ask.account.ident)
+        if anchor is None or anchor.received <= ask.heard or not ask.due or ask.void:
+            return
+        left = ask.due - anchor.ticks
+        drift = self.engine.drift
+        ask.slot = min(ask.slot, anchor.received + self.stretched(left))
+        spread = 1 - drift if left > 0 else 1 + drift
+        ask.expires = max(ask.expires, anchor.sent + int(left * TICK * spread) + self.allowance_ns)
+
+    def sure_for(self) -> int:
+        """For how many nanoseconds a slot can be foretold before the clocks may differ by a good part of what it allows."""
+        return int(self.allowance_ns / (16 * self.engine.drift)) if self.engine.drift else self.lease_ns
+
     def backoff(self, ask: Ask) -> tuple[int | None, int]:
         """After a denial: nanoseconds until it may be worth to ask again, and over how many to spread those who do.
 
