@@ -232,6 +232,12 @@ class FleetLimiter(Limiter):
             self._engine.lane(account).ask(ask)
         except EngineUnavailable as error:
             return self._without_engine(error, "try_acquire", key, cost)  # type: ignore[return-value]
+        except BaseException:
+            ask.withdraw()
+            raise
+        if ask.verdict == GRANTED and self._too_late(ask):
+            ask.give_back()
+            return self.try_acquire(key, cost=cost)
         return self._verdict(ask, key, cost)
 
     async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
@@ -245,7 +251,18 @@ class FleetLimiter(Limiter):
         except BaseException:
             ask.withdraw()
             raise
+        if ask.verdict == GRANTED and self._too_late(ask):
+            ask.give_back()
+            return await self.try_acquire_async(key, cost=cost)
         return self._verdict(ask, key, cost)
+
+    def _too_late(self, ask: Ask) -> bool:
+        """Whether we were stopped while the answer was on its way, for so long that the permit is another's by now."""
+        now = self._clock.now()
+        if now <= ask.expires:
+            return False
+        ask.heard = now
+        return True
 
     def _verdict(self, ask: Ask, key: Key, cost: Cost) -> Permit | Denied:
         if ask.verdict == GRANTED:
@@ -282,7 +299,7 @@ class FleetLimiter(Limiter):
         ask = self._new_ask(account, costs, deadline)
         try:
             self._engine.lane(account).ask(ask)
-            if ask.verdict != GRANTED or ask.slot > ask.heard:
+            if ask.verdict != GRANTED or ask.slot > ask.heard or self._too_late(ask):
                 ask = self._wait(ask, keys, costs, deadline)
         except Late as late:
             raise self._refused(ask, key, cost, timeout, _why(late)) from None
@@ -299,7 +316,7 @@ class FleetLimiter(Limiter):
         ask = self._new_ask(account, costs, deadline)
         try:
             await self._engine.task_lane(account, need_loop()).ask(ask)
-            if ask.verdict != GRANTED or ask.slot > ask.heard:
+            if ask.verdict != GRANTED or ask.slot > ask.heard or self._too_late(ask):
                 ask = await self._wait_async(ask, keys, costs, deadline)
         except Late as late:
             raise self._refused(ask, key, cost, timeout, _why(late)) from None
@@ -403,8 +420,8 @@ class FleetLimiter(Limiter):
         if self._on_error == "open":
             return _OPEN.try_acquire()
         local = self._local_limiter()
-        if verb == "try_acquire":
-            return local.try_acquire(key, cost=cost)
+        if verb in ("try_acquire", "reserve"):
+            return getattr(local, verb)(key, cost=cost)
         return getattr(local, verb)(key, cost=cost, timeout=timeout)
 
     def _local_limiter(self) -> Limiter:
@@ -419,13 +436,21 @@ class FleetLimiter(Limiter):
 
     def reserve(self, key: Key = None, *, cost: Cost = 1) -> Permit:
         ask = self._reservation(key, cost)
-        self._engine.lane(ask.account).ask(ask)
+        try:
+            self._engine.lane(ask.account).ask(ask)
+        except EngineUnavailable as error:
+            return self._without_engine(error, "reserve", key, cost)
+        except BaseException:
+            ask.withdraw()
+            raise
         return self._reserved(ask, key, cost)
 
     async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
         ask = self._reservation(key, cost)
         try:
             await self._engine.task_lane(ask.account, need_loop()).ask(ask)
+        except EngineUnavailable as error:
+            return self._without_engine(error, "reserve", key, cost)
         except BaseException:
             ask.withdraw()
             raise
@@ -449,14 +474,29 @@ class FleetLimiter(Limiter):
             permit.promise(ask.slot)
         return permit
 
+    def _say(self, request: Request) -> None:
+        """What only the engine can do or tell: without it there is nothing to fall back on."""
+        try:
+            self._engine.lane(request.account).ask(request)
+        except EngineUnavailable:
+            self._tell_trouble("engine_error", request.account, 0.0)
+            raise
+
+    async def _say_async(self, request: Request) -> None:
+        try:
+            await self._engine.task_lane(request.account, need_loop()).ask(request)
+        except EngineUnavailable:
+            self._tell_trouble("engine_error", request.account, 0.0)
+            raise
+
     def peek(self, key: Key = None, *, cost: Cost = 1) -> Status:
         look = self._look(key, cost)
-        self._engine.lane(look.account).ask(look)
+        self._say(look)
         return status_of(self._survey(look))
 
     async def peek_async(self, key: Key = None, *, cost: Cost = 1) -> Status:
         look = self._look(key, cost)
-        await self._engine.task_lane(look.account, need_loop()).ask(look)
+        await self._say_async(look)
         return status_of(self._survey(look))
 
     def _look(self, key: Key, cost: Cost) -> Look:
@@ -464,12 +504,10 @@ class FleetLimiter(Limiter):
         return Look(self._account(keys), costs)
 
     def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
-        request = self._pause(seconds, key)
-        self._engine.lane(request.account).ask(request)
+        self._say(self._pause(seconds, key))
 
     async def pause_async(self, seconds: float | timedelta, key: str | None = None) -> None:
-        request = self._pause(seconds, key)
-        await self._engine.task_lane(request.account, need_loop()).ask(request)
+        await self._say_async(self._pause(seconds, key))
 
     def _pause(self, length: float | timedelta, key: str | None) -> Request:
         ns = to_ns(length)
@@ -483,12 +521,10 @@ class FleetLimiter(Limiter):
         return Request(account, numbers(PAUSE, -(-ns // TICK)))
 
     def reset(self, key: Key = None) -> None:
-        request = self._reset(key)
-        self._engine.lane(request.account).ask(request)
+        self._say(self._reset(key))
 
     async def reset_async(self, key: Key = None) -> None:
-        request = self._reset(key)
-        await self._engine.task_lane(request.account, need_loop()).ask(request)
+        await self._say_async(self._reset(key))
 
     def _reset(self, key: Key) -> Request:
         return Request(self._account(self.request(key, 1)[0]), numbers(RESET))
