@@ -103,7 +103,12 @@ class ThreadLane(Lane):
             wire: Wire | None = None
             try:
                 wire = place.take(deadline)
-                flow = self.talk(batch, wire.ident).converse()
+                talk = self.talk(batch, wire.ident)
+                reply = wire.ask(talk.open())
+                if talk.settle(reply):
+                    place.put_back(wire)
+                    return
+                flow = talk.converse(reply)
                 payload = next(flow)
                 while True:
                     payload = flow.send(wire.ask(payload))
@@ -193,8 +198,9 @@ class TaskLane(Lane):
             wire: TaskWire | None = None
             try:
                 wire = place.wire_of(loop) or await place.open_wire(loop, deadline)
-                flow = self.talk(batch, wire.ident).converse()
-                payload = next(flow)
+                talk = self.talk(batch, wire.ident)
+                flow = None
+                payload = talk.open()
                 while True:
                     reply = wire.ask(payload)
                     timer = loop.call_at(deadline, wire.give_up)
@@ -206,7 +212,14 @@ class TaskLane(Lane):
                         answer = reply.result()
                     finally:
                         timer.cancel()
-                    payload = flow.send(answer)
+                    if flow is not None:
+                        payload = flow.send(answer)
+                    elif talk.settle(answer):
+                        break
+                    else:
+                        flow = talk.converse(answer)
+                        payload = next(flow)
+                break
             except StopIteration:
                 break
             except TROUBLE as error:
