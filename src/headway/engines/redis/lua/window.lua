@@ -161,6 +161,16 @@ function window.more()
     end
   end
 
+  -- Neither its times nor what is owed may leave the horizon, where numbers end.
+  function window.slot(ledger, now, cost)
+    local rule = ledger.rule
+    local wait = window.wait(ledger, now, cost)
+    if wait > FOREVER - rule.gap - rule.transit or cost - ledger.free >= FOREVER then
+      return -1
+    end
+    return window.exact(ledger, now, cost) and now + wait or -1
+  end
+
   -- Permits that are promised for later are those that are missing.
   function window.reserved(ledger)
     return math.max(0, -ledger.free)
