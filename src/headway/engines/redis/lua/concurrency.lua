@@ -13,7 +13,7 @@ function concurrency.open(ledger, state)
     ledger.out = open_runs(key, unpack_from('<ddddd', state, 9))
   else
     ledger.lease = ledger.rule.lease
-    ledger.out = open_runs(key, 0, 0)
+    ledger.out = new_runs(key)
   end
   ledger.lists = {ledger.out}
 end

@@ -13,7 +13,7 @@ function window.open(ledger, state)
     ledger.cooling = open_runs(cooling, unpack_from('<ddddd', state, 17))
     ledger.out = open_runs(out, unpack_from('<ddddd', state, 57))
   else
-    ledger.cooling, ledger.out = open_runs(cooling, 0, 0), open_runs(out, 0, 0)
+    ledger.cooling, ledger.out = new_runs(cooling), new_runs(out)
   end
   ledger.lists = {ledger.cooling, ledger.out}
 end
