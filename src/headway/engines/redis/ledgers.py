@@ -102,6 +102,7 @@ def decode(stored: Stored) -> Ledger:
 def encode(ledger: Ledger, key: int, now: int, epoch: bytes = b"") -> Stored:
     """What to store; `key` says which of the keys it is in, `now` (ticks) in which period of the calendar we are."""
     front = record_of(ledger.get_rule(), key, now) + (epoch if key != 1 else b"")
+    state: tuple[int, ...]
     match ledger:
         case BucketLedger():
             state = (_gone(ledger.tat), ledger.part, _gone(ledger.latest), ledger.tally)
