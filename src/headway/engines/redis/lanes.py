@@ -122,7 +122,7 @@ class ThreadLane(Lane):
                     if moved is not None and clock.now() < deadline:
                         place = moved
                         continue
-                    self.fail(batch, error)
+                    self.fail(batch, self.engine.refusal(error))
                     return
                 # Ctrl-C: the others in the batch must not hang, and what was granted is reclaimed by its lease.
                 self.fail(batch, self.unavailable(ConnectionError("the thread that asked was interrupted")))
@@ -217,7 +217,7 @@ class TaskLane(Lane):
                 if moved is not None and loop.time() < deadline:
                     place = moved
                     continue
-                self.fail(batch, error)
+                self.fail(batch, self.engine.refusal(error))
                 break
             except asyncio.CancelledError:
                 # While connecting: nothing was sent yet.

@@ -45,7 +45,7 @@ class Letter:
         only the script was, or something has to be cleared up first, it is asked for like everything else."""
         engine = self.account.spec.engine
         if isinstance(reply, Exception):
-            if words.no_script(reply):
+            if words.no_script(reply) or engine.moved(self.account, reply) is not None:
                 engine.ask_later(self.request)
             else:
                 log.warning("limiter %r: an end was refused by the engine: %s", self.account.spec.name, reply)
