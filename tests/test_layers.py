@@ -16,7 +16,7 @@ LAYERS = (
     {"flows", "errands"},
     {"drive", "talk"},
     {"outcome", "status", "health", "calibrate"},
-    {"permit", "desk", "hold", "calls", "limiter", "throttle", "pacer", "fleet", "fleet_permit"},
+    {"permit", "desk", "hold", "calls", "limiter", "throttle", "fleet", "fleet_permit", "gate", "gates", "pacer"},
     {"headway"},  # the package itself: what `from headway import Limiter` reads
     {"integrations", "service"},
     {"testing", "lab", "demo", "cli"},

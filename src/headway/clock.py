@@ -136,9 +136,10 @@ class SystemClock(Clock):
         elif until_ns is None:
             bell.acquire()
         else:
-            left = (until_ns - monotonic()) / SECOND
+            until = until_ns
+            left = (until - monotonic()) / 1e9
             if left > 0:
-                bell.acquire(timeout=min(left, LONGEST_SLEEP))
+                bell.acquire(True, min(left, LONGEST_SLEEP))
 
     async def park_async(self, bell: asyncio.Future[None], until_ns: int | None) -> None:
         if substitute is not None:

@@ -1,5 +1,7 @@
 cimport cython
 from headway.core.ledger cimport Ledger
+from headway.core.line cimport Ticket
+from headway.drive cimport in_context, run
 from headway.engines.memory.book cimport Book
 from cpython.ref cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -12,17 +14,6 @@ cdef Permit REFUSED
 
 cdef bint refused(Permit permit)
 cdef long long current_task()
-
-
-cdef extern from "Python.h":
-    ctypedef struct PyThreadState:
-        void *context
-    PyThreadState *PyThreadState_Get()
-
-
-cdef inline bint in_context():
-    """Whether a contextvars.Context is current: every asyncio task runs in one, and plain code mostly in none."""
-    return PyThreadState_Get().context != NULL
 
 
 cdef inline long long this_thread():
@@ -51,7 +42,18 @@ cdef class Desk:
     @cython.locals(permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong)
     cdef Permit _quick(self, Book book, key)
 
+    @cython.locals(ticket=Ticket)
     cdef Permit _careful(self, key, cost)
+
+    @cython.locals(book=Book, ledger=Ledger, permit=Permit)
+    cpdef Permit permit_for(self, Ticket ticket)
+
+    cpdef tuple request(self, key, cost)
+
+    @cython.locals(book=Book, ticket=Ticket)
+    cdef tuple _queue(self, key, cost, timeout)
+
+    cdef Permit _waited(self, Ticket ticket)
 
     cdef Permit _enter(self, Permit permit)
 

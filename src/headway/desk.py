@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.durations import to_ns
 from headway.core.line import Ticket
-from headway.drive import run, run_async
+from headway.drive import run_async
 from headway.engines.memory.book import ATOMIC
 from headway.errors import InvalidArgument, InvalidKey, RateLimited
 from headway.flows import Late, wait_in_line
@@ -35,10 +35,8 @@ if not cython.compiled:
     from sys import getrefcount
     from threading import get_ident as this_thread
 
+    from headway.drive import in_context, run
     from headway.permit import new_permit
-
-    def in_context() -> bool:
-        return True
 
 
 if TYPE_CHECKING:
@@ -131,7 +129,8 @@ class Desk:
         Traceback (most recent call last):
         headway.errors.RateLimited: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
         """
-        permit = self._grant_quickly(key, cost)
+        # Where somebody waits already there is no quick way, and no permit is made in vain to learn it.
+        permit = self._grant_quickly(key, cost) if self._book.calm else None
         if permit is not None and permit is not REFUSED:
             return permit
         ticket, deadline = self._queue(key, cost, timeout)
@@ -227,7 +226,9 @@ class Desk:
                 book.spare = None
                 permit._book = book
             permit._end = 0
-            permit._key = key
+            # Mostly it is the same key and the same ledger again, and counting references costs more than looking.
+            if permit._key is not key:
+                permit._key = key
         else:
             permit = new_permit(held, book, key)
             if not held:
@@ -243,7 +244,8 @@ class Desk:
             return REFUSED
         permit._mark = ledger.take(now, 1)
         permit._tally = ledger.tally
-        permit._ledger = ledger
+        if permit._ledger is not ledger:
+            permit._ledger = ledger
         permit._granted_at = now
         book.granted += 1
         return permit
@@ -261,7 +263,7 @@ class Desk:
 
     def permit_for(self, ticket: Ticket) -> Permit:
         """The permit of a granted ticket."""
-        book, now = self._book, self._book.clock.now()
+        book = self._book
         if len(ticket.marks) == 1 and len(ticket.keys) == 1:
             ledger, mark, tally = ticket.marks[0]
             permit = new_permit(ledger.get_rule().held, book, ticket.keys[0])
@@ -269,21 +271,24 @@ class Desk:
             permit._mark = mark
             permit._tally = tally
         else:
-            taken = [i for i, cost in enumerate(ticket.costs) if cost and ticket.marks]
-            marks = zip(taken, ticket.marks, strict=True)
-            claims = [
-                (i, ledger, ticket.costs[i], mark, tally, ticket.keys[i])
-                for i, (ledger, mark, tally) in marks
-            ]
-            held = any(claim[1].get_rule().held for claim in claims)
-            key = next((key for key in ticket.keys if key is not None), None)
-            permit = new_permit(held, book, key)
-            permit._claims = claims
+            permit = self._permit_of_several(ticket)
         permit._cost = ticket.costs[0]
-        permit._granted_at = now
+        permit._granted_at = book.clock.now()
         permit._listener = self._listener
         # From here on the permit answers for what was taken, and the ticket no more.
         ticket.marks.clear()
+        return permit
+
+    def _permit_of_several(self, ticket: Ticket) -> Permit:
+        taken = [i for i, cost in enumerate(ticket.costs) if cost and ticket.marks]
+        marks = zip(taken, ticket.marks, strict=True)
+        claims = [
+            (i, ledger, ticket.costs[i], mark, tally, ticket.keys[i]) for i, (ledger, mark, tally) in marks
+        ]
+        held = any(claim[1].get_rule().held for claim in claims)
+        key = next((key for key in ticket.keys if key is not None), None)
+        permit = new_permit(held, self._book, key)
+        permit._claims = claims
         return permit
 
     def request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
@@ -360,7 +365,7 @@ class Desk:
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         deadline = None
         if timeout_ns is not None:
-            if max(row[2] for row in book.survey(keys, costs)) > timeout_ns:
+            if max([row[2] for row in book.survey(keys, costs)]) > timeout_ns:
                 raise self._limited(key, cost, "timeout", timeout)
             deadline = book.clock.now() + timeout_ns
         ticket = Ticket(keys, costs)

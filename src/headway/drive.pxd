@@ -1,1 +1,24 @@
-# No C types: compiled as it stands, because every wait goes through it.
+cimport cython
+from headway.core.line cimport Ticket
+from headway.engines.memory.book cimport Book
+from headway.flows cimport Ask, Park
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState:
+        void *context
+    PyThreadState *PyThreadState_Get()
+
+
+cdef inline bint in_context():
+    """Whether a contextvars.Context is current: every asyncio task runs in one, and plain code mostly in none."""
+    return PyThreadState_Get().context != NULL
+
+
+@cython.freelist(32)
+cdef class ThreadBell:
+    cdef readonly object lock
+
+
+@cython.locals(bell=ThreadBell, park=Park)
+cpdef run(flow, Book book, Ticket ticket)

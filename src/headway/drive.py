@@ -1,26 +1,36 @@
 """How it is done: two small loops that run a flow, one for threads and one for tasks.
 
-Both do the same: hand each effect of the flow to the engine or to the clock and send the answer back in.
-Whatever ends the flow before its ticket is granted (an error, a cancellation, Ctrl-C) takes the ticket out of
-the line.
+Both do the same: hand each effect of the flow to the engine or to the clock, until there are no more. Whatever ends
+the flow before its ticket is granted (an error, a cancellation, Ctrl-C) takes the ticket out of the line.
 """
 
 from __future__ import annotations
 
-import _thread
 import sys
+from _thread import allocate_lock
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from headway.clock import ring
 from headway.errors import UnsupportedAsync
-from headway.flows import Ask, Flow
+from headway.flows import Ask, Flow, Park
+
+try:
+    import cython
+except ImportError:
+    from headway import _cython as cython
+
+if not cython.compiled:
+    # The compiled form has it from drive.pxd, as a C function.
+    def in_context() -> bool:
+        return True
+
 
 if TYPE_CHECKING:
     import asyncio
 
     from headway.core.line import Ticket
-    from headway.engines.memory import Book
+    from headway.engines.memory.book import Book
 
 
 class ThreadBell:
@@ -29,7 +39,7 @@ class ThreadBell:
     __slots__ = ("lock",)
 
     def __init__(self) -> None:
-        self.lock = _thread.allocate_lock()
+        self.lock = allocate_lock()
         self.lock.acquire()
 
     def ring(self) -> None:
@@ -91,20 +101,16 @@ def run(flow: Flow, book: Book, ticket: Ticket) -> None:
     """Run a flow in this thread."""
     try:
         ticket.bell = bell = ThreadBell()
-        effect = next(flow)
-        if running_loop() is not None:
+        if in_context() and running_loop() is not None:
             book.tell_blocking()
-        while True:
-            answer: Any
-            if isinstance(effect, Ask):
-                answer = book.decide(ticket, True)
+        for effect in flow:
+            if type(effect) is Ask:
+                book.decide(ticket, True)
             else:
-                book.clock.park(bell.lock, effect.until)
-                bell.rearm()
-                answer = book.clock.now()
-            effect = flow.send(answer)
-    except StopIteration:
-        return
+                park: Park = effect  # type: ignore[assignment]
+                # The bell is not rearmed: a ring that comes after the sleep cuts the next one short, no more.
+                book.clock.park(bell.lock, park.until)
+                park.woke = book.clock.now()
     except BaseException:
         # Ctrl-C may come even after the grant: what was taken and cannot be handed over goes back.
         book.withdraw(ticket)
@@ -115,18 +121,14 @@ async def run_async(flow: Flow, book: Book, ticket: Ticket) -> None:
     """Run a flow in this task."""
     try:
         ticket.bell = bell = TaskBell(need_loop())
-        effect = next(flow)
-        while True:
-            answer: Any
-            if isinstance(effect, Ask):
-                answer = book.decide(ticket, True)
+        for effect in flow:
+            if type(effect) is Ask:
+                book.decide(ticket, True)
             else:
-                await book.clock.park_async(bell.future, effect.until)
+                park: Park = effect  # type: ignore[assignment]
+                await book.clock.park_async(bell.future, park.until)
                 bell.rearm()
-                answer = book.clock.now()
-            effect = flow.send(answer)
-    except StopIteration:
-        return
+                park.woke = book.clock.now()
     except BaseException:
         # Ctrl-C may come even after the grant: what was taken and cannot be handed over goes back.
         book.withdraw(ticket)

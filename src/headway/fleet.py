@@ -172,7 +172,7 @@ class FleetLimiter(Limiter):
     def _allowance(self, rules: tuple[Rule, ...]) -> int:
         """How late after its slot a permit may still be spent, on our clock."""
         slack = [rule.allowance * TICK for rule in rules if isinstance(rule, SpacingRule) and rule.strict]
-        allowed = min([self._engine.lease_ns, *slack])
+        allowed = min(slack + [self._engine.lease_ns])
         return int(allowed * (1 - self._engine.drift))
 
     def _rules_of(self, limit: Limit, clock: Any) -> tuple[Rule, ...]:

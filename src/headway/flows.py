@@ -1,29 +1,31 @@
 """What happens, without doing it: waiting written once, for threads and for tasks.
 
-A flow is a generator. It yields what it wants done (an *effect*) and is sent the answer; who runs it
-(`headway.drive`) decides whether a thread blocks or a task is suspended. A flow can be stopped at every yield,
-by a cancellation or by Ctrl-C; its ticket is then taken out of the line by who ran it.
+A flow is a generator. It yields what it wants done (an *effect*), and finds the answer in the effect or in its
+ticket; who runs it (`headway.drive`) decides whether a thread blocks or a task is suspended. A flow can be stopped
+at every yield, by a cancellation or by Ctrl-C; its ticket is then taken out of the line by who ran it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 from headway.core.line import Ticket
 
 
-class Ask(NamedTuple):
-    """Let the engine decide on a ticket; the answer is whether it was granted."""
+class Ask:
+    """Let the engine decide on the ticket; `ticket.granted` is the answer."""
 
-    ticket: Ticket
+    __slots__ = ()
 
 
-class Park(NamedTuple):
-    """Sleep until the ticket's bell rings, or until `until` (None: only the bell)."""
+class Park:
+    """Sleep until the ticket's bell rings, or until `until` (None: only the bell); `woke` is when it was over."""
 
-    ticket: Ticket
-    until: int | None
+    __slots__ = ("until", "woke")
+
+    def __init__(self) -> None:
+        self.until: int | None = None
+        self.woke = 0
 
 
 class Late(Exception):
@@ -31,7 +33,9 @@ class Late(Exception):
 
 
 Effect = Ask | Park
-Flow = Generator[Effect, Any, None]
+Flow = Iterator[Effect]
+
+ASK = Ask()
 
 
 def wait_in_line(ticket: Ticket, deadline: int | None) -> Flow:
@@ -41,18 +45,23 @@ def wait_in_line(ticket: Ticket, deadline: int | None) -> Flow:
     After every sleep the engine is asked again: sleeps end early, and the line may have changed. It is also
     asked at the deadline, so that what becomes free at that very moment is not missed.
     """
+    park = Park()
     while True:
-        until = ticket.ready
-        if deadline is not None and (until is None or until > deadline):
-            until = deadline
-        now = yield Park(ticket, until)
-        if (yield Ask(ticket)):
+        park.until = ticket.ready
+        if deadline is not None and (park.until is None or park.until > deadline):
+            park.until = deadline
+        yield park
+        yield ASK
+        if ticket.granted:
             return
-        if deadline is not None and now >= deadline:
+        if deadline is not None and park.woke >= deadline:
             raise Late
 
 
-def wait_for_slot(ticket: Ticket, until: int, now: int) -> Flow:
+def wait_for_slot(until: int, now: int) -> Flow:
     """Until a reserved slot has come."""
-    while now < until:
-        now = yield Park(ticket, until)
+    park = Park()
+    park.until = until
+    park.woke = now
+    while park.woke < until:
+        yield park

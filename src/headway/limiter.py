@@ -156,8 +156,13 @@ class Limiter(Desk):
     def __new__(cls, *args: Any, engine: Any = "memory://", **options: Any) -> Limiter:  # noqa: ARG004
         if cls is Limiter and engine != "memory://":
             # Ledgers elsewhere are asked in another way: the same verbs, in a module that needs more to be imported.
-            from headway.fleet import FleetLimiter
-
+            try:
+                from headway.fleet import FleetLimiter
+            except ModuleNotFoundError as error:
+                if error.name not in ("redis", "hiredis"):
+                    raise
+                accepted = "it with redis-py installed: pip install 'headway[redis]'"
+                raise InvalidArgument("engine", engine, accepted) from None
             return Desk.__new__(FleetLimiter)
         return Desk.__new__(cls)
 

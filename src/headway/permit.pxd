@@ -19,7 +19,7 @@ cdef class Permit:
     cdef Ledger _ledger
 
     @cython.locals(book=Book, ledger=Ledger, now=cython.longlong)
-    cdef hand_back(self, int how)
+    cdef void hand_back(self, int how) except *
 
     cpdef finish(self, error, answered=*, not_sent=*)
 

@@ -192,7 +192,6 @@ class Permit:
                     if self._cost == 1 and self._listener is None:
                         # Kept for the next grant, which takes it if nobody else has it by then.
                         self._book = None  # type: ignore[assignment] # never looked at again
-                        self._ledger = None
                         book.spare = self
                     return
             self._slow_end(how)
@@ -257,7 +256,7 @@ class Permit:
         while not self._arrived():
             ticket = Ticket((), ())
             ticket.granted = True
-            run(wait_for_slot(ticket, self._slot, self._book.clock.now()), self._book, ticket)
+            run(wait_for_slot(self._slot, self._book.clock.now()), self._book, ticket)
         return self
 
     async def wait_async(self) -> Permit:
@@ -265,7 +264,7 @@ class Permit:
         while not self._arrived():
             ticket = Ticket((), ())
             ticket.granted = True
-            await run_async(wait_for_slot(ticket, self._slot, self._book.clock.now()), self._book, ticket)
+            await run_async(wait_for_slot(self._slot, self._book.clock.now()), self._book, ticket)
         return self
 
     def _arrived(self) -> bool:

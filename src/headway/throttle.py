@@ -113,17 +113,40 @@ def throttle(
             raise InvalidArgument("options", limiter_options, "none: the limiter that is given has its own")
         if remote is not True:
             raise InvalidArgument("remote", remote, "it to the limiter itself: Limiter(..., remote=...)")
-        limiter = limit
+        limiter: Limiter | None = limit
     else:
-        limiter = Limiter(limit, remote=remote, **limiter_options)
+        limiter = None
     check_proof("answered", answered)
     check_proof("not_sent", not_sent)
     if timeout is not ...:
         timeout_to_ns(timeout)
-    if not callable(cost):
-        limiter._costs(cost, limiter._book.metrics)
-    bracket = Bracket(limiter, _checked(key, cost, settle), timeout, on_limit == "skip", answered, not_sent)
-    return functools.partial(_decorate, bracket)
+    asked = _checked(key, cost, settle)
+
+    def bracket(limiter: Limiter) -> Bracket:
+        if not callable(cost):
+            limiter._costs(cost, limiter._book.metrics)
+        return Bracket(limiter, asked, timeout, on_limit == "skip", answered, not_sent)
+
+    if limiter is None and (limiter_options.get("engine", "memory://") == "memory://" or "name" in limiter_options):
+        limiter = Limiter(limit, remote=remote, **limiter_options)
+    if limiter is not None:
+        return functools.partial(_decorate, bracket(limiter))
+
+    # On a shared engine every process has to name the same ledger: by default the function's own.
+    def decorate(function: Any) -> Any:
+        own = Limiter(limit, remote=remote, name=_name_of(function), **limiter_options)
+        return _decorate(bracket(own), function)
+
+    return decorate
+
+
+def _name_of(function: Any) -> str:
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module in (None, "__main__") or name is None or "<locals>" in name or "<lambda>" in name:
+        raise InvalidArgument(
+            "name", None, f"one: {name or function!r} of {module} may be another function in another process"
+        )
+    return f"{module}:{name}"
 
 
 def _checked(key: Any, cost: Any, settle: Any) -> tuple[Any, Any, Any]:

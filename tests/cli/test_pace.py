@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
+posix = pytest.mark.skipif(os.name == "nt", reason="needs signals of POSIX")
 PACE = [sys.executable, "-m", "headway.cli", "pace"]
 
 
@@ -59,17 +62,251 @@ def test_commands_that_fail_are_told():
     assert b"no-such-program" in done.stderr
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs signals of POSIX")
-def test_interrupted():
+def numbers(upto):
+    return "".join(f"{n}\n" for n in range(1, upto + 1)).encode()
+
+
+def start(*words, source):
+    """Unbuffered, so that what `readline` has not returned is there for `communicate`."""
+    return subprocess.Popen([*PACE, *words], 0, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def filled_pipe(data):
+    """The reading end of a pipe with `data` in it, and its writing end."""
+    reading, writing = os.pipe()
+    os.write(writing, data)
+    return reading, writing
+
+
+def rest_of(source):
+    """What the next program finds in the same input."""
+    return subprocess.run(["cat"], stdin=source, capture_output=True, timeout=60, check=True).stdout
+
+
+# -- Ctrl-C
+
+
+@posix
+@pytest.mark.parametrize("rate", ["20/s", "20000/s"])
+def test_interrupted_the_rest_of_a_file_is_left_to_the_next_reader(tmp_path, rate):
+    data = numbers(50_000)
+    tmp_path.joinpath("lines").write_bytes(data)
+    with tmp_path.joinpath("lines").open("rb") as source:
+        child = start(rate, source=source)
+        first = child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        out, said = child.communicate(timeout=30)
+        passed = first + out
+        assert child.returncode == 130
+        assert passed + rest_of(source) == data
+    count = len(passed.splitlines())
+    assert said == f"headway: interrupted after {count:,} line{'s' * (count > 1)}\n".encode()
+
+
+@posix
+def test_interrupted_the_rest_of_a_pipe_is_left_to_the_next_reader():
+    data = numbers(1000)
+    source, writing = filled_pipe(data)
+    child = start("50/s", source=source)
+    first = [child.stdout.readline() for _ in range(3)]
+    child.send_signal(signal.SIGINT)
+    out, said = child.communicate(timeout=30)
+    os.close(writing)
+    passed = b"".join(first) + out
+    assert child.returncode == 130
+    assert passed + rest_of(source) == data
+    assert b"read and not" not in said
+    os.close(source)
+
+
+@posix
+@pytest.mark.parametrize(("rate", "data"), [("20/minute", b"a\nb\nc\n"), ("500/s", b"a\n")])
+def test_interrupted_while_it_waits_for_a_turn_or_for_input(rate, data):
+    """Nothing was taken for either."""
+    source, writing = filled_pipe(data)
+    child = start(rate, source=source)
+    assert child.stdout.readline() == b"a\n"
+    time.sleep(0.2)
+    child.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    out, said = child.communicate(timeout=30)
+    assert time.monotonic() - begin < 2.5, "at once"
+    os.close(writing)
+    assert (child.returncode, out, said) == (130, b"", b"headway: interrupted after 1 line\n")
+    assert rest_of(source) == data[2:]
+    os.close(source)
+
+
+@posix
+def test_lines_that_were_read_too_many_are_told():
+    source, writing = filled_pipe(numbers(4))
+    os.write(writing, b"half a li")
+    child = start("1000000/s", source=source)
+    assert [child.stdout.readline() for _ in range(4)] == numbers(4).splitlines(keepends=True)
+    time.sleep(0.2)
+    child.send_signal(signal.SIGINT)
+    out, said = child.communicate(timeout=30)
+    os.close(writing)
+    assert (child.returncode, out) == (130, b"")
+    assert said == b"headway: interrupted after 4 lines, 1 more read and not let through\n"
+    os.close(source)
+
+
+def read_all(pipe, found):
+    found.append(pipe.read())
+
+
+@posix
+def test_interrupted_at_any_moment(tmp_path):
+    """At full speed, so likely between reading and writing: what was written and what is left is the file."""
+    data = numbers(300_000)
+    tmp_path.joinpath("lines").write_bytes(data)
+    for pause in (0.001, 0.003, 0.01, 0.03):
+        with tmp_path.joinpath("lines").open("rb") as source:
+            child = start("1e9/s", source=source)
+            passed = [child.stdout.readline()]
+            reader = threading.Thread(target=read_all, args=(child.stdout, passed))
+            reader.start()
+            time.sleep(pause)
+            child.send_signal(signal.SIGINT)
+            reader.join(30)
+            said = child.stderr.read()
+            assert child.wait(30) == 130
+            assert b"".join(passed) + rest_of(source) == data
+            assert said.startswith(b"headway: interrupted after ")
+            child.stdout.close()
+            child.stderr.close()
+
+
+@posix
+def test_a_background_job_of_a_script_ignores_it():
     child = subprocess.Popen(
-        [*PACE, "20/s"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *PACE, "10/s"],
+        0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert child.stdin is not None
     assert child.stdout is not None
-    child.stdin.write(b"x\n" * 1000)
-    child.stdin.flush()
-    assert child.stdout.readline() == b"x\n"
+    child.stdin.write(b"a\nb\nc\n")
+    assert child.stdout.readline() == b"a\n"
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=30)
-    assert child.returncode == 130
-    assert said == b""
+    out, said = child.communicate(timeout=30)
+    assert (child.returncode, out, said) == (0, b"b\nc\n", b"")
+
+
+# -- Ctrl-C and commands
+
+
+@posix
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_interrupted_commands_that_run_are_waited_for(tmp_path, jobs):
+    data = numbers(10)
+    source, writing = filled_pipe(data)
+    script = f"echo begun; sleep 1; echo $0 >> {tmp_path}/ended"
+    child = start("100/s", "--jobs", str(jobs), "--", "sh", "-c", script, "{}", source=source)
+    for _ in range(jobs):
+        assert child.stdout.readline() == b"begun\n"
+    child.send_signal(signal.SIGINT)
+    out, said = child.communicate(timeout=30)
+    os.close(writing)
+    assert (child.returncode, out) == (130, b"")
+    assert said == f"headway: interrupted after {jobs} line{'s' * (jobs > 1)}\n".encode()
+    ended = tmp_path.joinpath("ended").read_bytes().splitlines()
+    assert sorted(ended) + rest_of(source).splitlines() == data.splitlines()
+    os.close(source)
+
+
+@posix
+def test_interrupted_twice_it_does_not_wait():
+    source, writing = filled_pipe(b"a\n")
+    child = start("100/s", "--", "sh", "-c", "echo begun; exec sleep 30", source=source)
+    assert child.stdout.readline() == b"begun\n"
+    begin = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert child.poll() is None
+    child.send_signal(signal.SIGINT)
+    assert child.wait(20) == 130
+    assert time.monotonic() - begin < 20
+    os.set_blocking(child.stderr.fileno(), False)
+    assert not child.stderr.read(), "no traceback"
+    os.close(source)
+    os.close(writing)
+    child.stdout.close()
+    child.stderr.close()
+
+
+@posix
+def test_interrupted_after_the_last_line_was_started():
+    child = start("100/s", "--", "sh", "-c", "echo begun; sleep 1; echo ended", source=subprocess.PIPE)
+    child.stdin.write(b"a\n")
+    child.stdin.close()
+    child.stdin = None
+    assert child.stdout.readline() == b"begun\n"
+    child.send_signal(signal.SIGINT)
+    out, said = child.communicate(timeout=30)
+    assert (child.returncode, out, said) == (130, b"ended\n", b"headway: interrupted after 1 line\n")
+
+
+# -- ends
+
+
+def test_the_end_of_the_input_is_not_paced():
+    """Nobody waits an hour to learn that there is no second line, in a file or a pipe, or no line at all."""
+    begin = time.monotonic()
+    assert pace("1/hour").returncode == 0
+    assert (
+        subprocess.run([*PACE, "1/hour"], stdin=subprocess.DEVNULL, timeout=60, check=False).returncode == 0
+    )
+    assert pace("3600/hour,1.1", lines="a\n").stdout == b"a\n"
+    assert time.monotonic() - begin < 30
+
+
+@posix
+def test_a_line_that_comes_in_pieces():
+    child = start("500/s", source=subprocess.PIPE)
+    for piece in (b"a", b"b\nc", b"", b"d\n\n", b"e"):
+        child.stdin.write(piece)
+        child.stdin.flush()
+        time.sleep(0.05)
+    out, said = child.communicate(timeout=30)
+    assert (child.returncode, out, said) == (0, b"ab\ncd\n\ne", b"")
+
+
+def test_long_lines_and_many():
+    lines = "".join("x" * size + "\n" for size in (0, 1, 8190, 8191, 8192, 8193, 100_000, 0, 3)) * 2
+    assert pace("1e6/s", lines=lines).stdout == lines.encode()
+    assert pace("500/s", lines=lines).stdout == lines.encode()
+
+
+@posix
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_a_line_is_not_taken_for_a_reader_that_has_left(tmp_path, kind):
+    data = numbers(1000)
+    tmp_path.joinpath("lines").write_bytes(data)
+    with tmp_path.joinpath("lines").open("rb") as file:
+        source = file.fileno() if kind == "file" else filled_pipe(data)[0]
+        child = start("20/s", source=source)
+        got = child.stdout.readline() + child.stdout.readline()
+        child.stdout.close()
+        assert child.wait(30) == 0
+        assert child.stderr.read() == b""
+        child.stderr.close()
+        os.set_blocking(source, False)
+        rest = os.read(source, 1 << 16)
+        assert got + rest == data
+
+
+@posix
+def test_input_and_output_that_do_not_work():
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*PACE, "9/s"], input=b"a\n", stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, b"headway: No space left on device\n")
+    done = subprocess.run(
+        ["sh", "-c", '"$@" <&-', "sh", *PACE, "9/s"], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, b"headway: there is no input\n")

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.core.ledger import FOREVER
 from headway.core.pace import pace_of, rate_of, ratio_of
-from headway.core.pools import FOREVER, PoolRule, Pools, Turn
+from headway.core.pools import PoolRule, Pools, Turn
 from headway.errors import InvalidArgument, InvalidLimit
 
 RATES = st.one_of(

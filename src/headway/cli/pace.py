@@ -1,8 +1,8 @@
 """`headway pace 50/s`: let lines through at a rate, or run a command for each.
 
-A line is read, its turn is waited for, and it is written at once: nothing is buffered that a reader could want. In
-front of a command a place among the `--jobs` is waited for first, then the turn: so a slow command makes a backlog,
-which is made up at the ratio, and never a flood.
+A line's turn is waited for, then it is read and written at once: nothing is buffered that a reader could want, and when
+it ends early, no line is lost (see `headway.cli.lines`). In front of a command a place among the `--jobs` is waited for
+first, then the turn: so a slow command makes a backlog, which is made up at the ratio, and never a flood.
 """
 
 from __future__ import annotations
@@ -23,11 +23,21 @@ from rich.live import Live
 from rich.text import Text
 
 from headway.cli import INTERRUPTED
+from headway.cli.lines import Brake, Lines, abandoned
 from headway.errors import InvalidArgument, InvalidLimit, seconds_text
 from headway.lab.pacer import draw
 from headway.pacer import Pacer
 
 FAILED = 123  # what xargs reports when a command failed
+FEW = 500  # lines a second: reading a pipe byte by byte costs 6 % of a processor then, at 60 bytes a line
+
+
+def count(lines: int) -> str:
+    """
+    >>> count(1), count(2000)
+    ('1 line', '2,000 lines')
+    """
+    return f"{lines:,} line" + ("" if lines == 1 else "s")
 
 
 class Meter:
@@ -39,6 +49,7 @@ class Meter:
         self.delay_ns = 0
         self._mark = (time.monotonic(), 0)
         self._rate = 0.0
+        self._young = True
 
     def note(self, delay_ns: int) -> None:
         self.done += 1
@@ -50,14 +61,18 @@ class Meter:
         if now - since >= 1:
             self._rate = (self.done - done) / (now - since)
             self._mark = (now, self.done)
+            self._young = False
+        elif self._young:
+            self._rate = self.done / max(now - since, 0.1)
         backlog = seconds_text(self.pacer.wait_time_ns / 1e9)
         delay = seconds_text(self.delay_ns / 1e9)
-        return Text(f"{self.done:,} lines  {self._rate:,.1f}/s  backlog {backlog}  scheduling delay {delay}")
+        text = f"{count(self.done)}  {self._rate:,.1f}/s  backlog {backlog}  scheduling delay {delay}"
+        return Text(text, no_wrap=True, overflow="ellipsis")
 
-    def live(self) -> AbstractContextManager[object]:
-        """The line on stderr, where that is a terminal; nothing elsewhere."""
+    def live(self, lines_here: bool) -> AbstractContextManager[object]:
+        """The line on stderr, where that is a terminal; nothing elsewhere, nor where the lines themselves appear."""
         console = Console(stderr=True, highlight=False)
-        if not console.is_terminal or console.is_dumb_terminal:
+        if not console.is_terminal or lines_here:
             return nullcontext()
         return Live(self, console=console, refresh_per_second=5, transient=True, redirect_stdout=False)
 
@@ -81,36 +96,64 @@ def pace(
     cat urls.txt | headway pace 50/s --jobs 8 -- curl -s {}
 
     Where stderr is a terminal a line there shows rate, backlog and scheduling delay. The exit code is 123 when
-    a command failed, as with xargs.
+    a command failed, as with xargs, and 130 after Ctrl-C: commands that run are waited for, and the lines that
+    were not let through are still in the input.
     """
     try:
         pacer = Pacer(rate, ratio=ratio)
     except (InvalidLimit, InvalidArgument) as error:
         typer.echo(f"headway: {error}", err=True)
         raise typer.Exit(2) from None
-    meter = Meter(pacer)
+    if sys.stdin is None:
+        typer.echo("headway: there is no input", err=True)
+        raise typer.Exit(1)
+    meter, brake = Meter(pacer), Brake()
+    lines = Lines(sys.stdin.fileno(), brake, sparing=pacer.rate <= FEW)
+    brake.install()
     try:
-        with meter.live():
+        with meter.live(lines_here=not command and sys.stdout.isatty()):
             if command:
-                code = run_each(command, jobs, pacer, meter, sys.stdin.buffer)
+                code = run_each(command, jobs, pacer, meter, lines, brake)
             else:
-                code = pass_through(pacer, meter, sys.stdin.buffer, sys.stdout.buffer)
-    except BrokenPipeError:
-        # Nobody reads any more: that is how `| head` ends. Python would complain when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+                code = pass_through(pacer, meter, lines, brake, sys.stdout.buffer)
+        lines.give_back()
     except KeyboardInterrupt:
+        lost = lines.give_back()
+        more = f", {lost:,} more read and not {'started' if command else 'let through'}" if lost else ""
+        typer.echo(f"headway: interrupted after {count(lines.taken)}{more}", err=True)
         code = INTERRUPTED
+    except OSError as error:
+        lines.give_back()
+        typer.echo(f"headway: {error.strerror}", err=True)
+        mute(sys.stdout.buffer)
+        code = 1
+    finally:
+        brake.remove()
     raise typer.Exit(code)
 
 
-def pass_through(pacer: Pacer, meter: Meter, source: BinaryIO, sink: BinaryIO) -> int:
+def pass_through(pacer: Pacer, meter: Meter, lines: Lines, brake: Brake, sink: BinaryIO) -> int:
     """Every line, as it is, when its turn has come; a last line without an end stays without."""
-    for line in source:
-        meter.note(pacer.acquire())
-        sink.write(line)
-        sink.flush()
+    try:
+        while lines.more():
+            with brake:
+                delay_ns = pacer.acquire()
+            if abandoned(sink.fileno()):
+                raise BrokenPipeError  # before a line is taken for nobody
+            if not (line := lines.line()):
+                break
+            sink.write(line)
+            sink.flush()
+            lines.done()
+            meter.note(delay_ns)
+    except BrokenPipeError:
+        mute(sink)  # that is how `| head` ends
     return 0
+
+
+def mute(sink: BinaryIO) -> None:
+    """Nobody reads it any more, and Python would complain when it flushes at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sink.fileno())
 
 
 def words_for(command: list[str], line: str) -> list[str]:
@@ -124,8 +167,8 @@ def words_for(command: list[str], line: str) -> list[str]:
     return [*command, line]
 
 
-def run_each(command: list[str], jobs: int, pacer: Pacer, meter: Meter, source: BinaryIO) -> int:
-    """The command for every line that is not empty; waits for all of them, also after Ctrl-C."""
+def run_each(command: list[str], jobs: int, pacer: Pacer, meter: Meter, lines: Lines, brake: Brake) -> int:
+    """The command for every line that is not empty; waits for all that were started, also after Ctrl-C."""
     places = threading.Semaphore(jobs)
     failed: list[int] = []
 
@@ -142,14 +185,29 @@ def run_each(command: list[str], jobs: int, pacer: Pacer, meter: Meter, source: 
     def ended(_: Future[None]) -> None:
         places.release()
 
-    with ThreadPoolExecutor(jobs) as crew:
-        for raw in source:
-            line = os.fsdecode(raw.rstrip(b"\r\n"))
+    crew = ThreadPoolExecutor(jobs)
+    try:
+        while lines.more():
+            with brake:
+                places.acquire()
+                delay_ns = pacer.acquire()
+            while (line := lines.line()) and not line.strip(b"\r\n"):
+                lines.done()
             if not line:
-                continue
-            places.acquire()
-            meter.note(pacer.acquire())
-            crew.submit(run, words_for(command, line)).add_done_callback(ended)
+                break
+            words = words_for(command, os.fsdecode(line.rstrip(b"\r\n")))
+            crew.submit(run, words).add_done_callback(ended)
+            lines.done()
+            meter.note(delay_ns)
+        with brake:
+            crew.shutdown()
+    except KeyboardInterrupt:
+        try:
+            crew.shutdown()
+        except KeyboardInterrupt:
+            # Pressed again: what runs is left to itself. A normal exit would wait for it.
+            os._exit(INTERRUPTED)
+        raise
     return FAILED if failed else 0
 
 

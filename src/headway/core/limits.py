@@ -46,6 +46,10 @@ def _span(name: str, value: object, least: int = 1) -> int:
     return ns
 
 
+def _part(count: int, part: float) -> int:
+    return max(1, int(count * part)) if count else 0
+
+
 class Limit(ABC):
     """The root of all limits.
 
@@ -60,6 +64,14 @@ class Limit(ABC):
     @abstractmethod
     def capacity(self) -> int:
         """The largest cost that can ever be granted at once."""
+
+    @abstractmethod
+    def share(self, part: float) -> Limit:
+        """So much of it, rounded down but never to nothing: for who has to do without the others.
+
+        >>> Window(100, per=60).share(0.25), Bucket("10/s", burst=3).share(0.5), Spacing(6).share(0.1)
+        (Window(25, per=60), Bucket('5/s', burst=1), Spacing(60))
+        """
 
     def _set(self, **fields: object) -> None:
         for name, value in fields.items():
@@ -91,6 +103,9 @@ class Window(Limit):
     @property
     def capacity(self) -> int:
         return self.count
+
+    def share(self, part: float) -> Limit:
+        return Window(_part(self.count, part), per=f"{self.per_ns}ns", remote=self.remote)
 
     def __str__(self) -> str:
         return f"{self.count}/{duration_text(self.per_ns)}" + (" (remote)" if self.remote else "")
@@ -149,6 +164,14 @@ class Bucket(Limit):
     def capacity(self) -> int:
         return self.burst if self.count else 0
 
+    def share(self, part: float) -> Limit:
+        count, per_ns = self.count, self.per_ns
+        if _part(count, part) < count * part * 0.9:
+            per_ns = int(per_ns / part)  # of so few, the same number in a longer time is nearer
+        else:
+            count = _part(count, part)
+        return Bucket((count, f"{per_ns}ns"), burst=_part(self.burst, part))
+
     def __str__(self) -> str:
         return f"{self.count}/{duration_text(self.per_ns)} burst {self.burst}"
 
@@ -193,6 +216,9 @@ class Spacing(Limit):
     @property
     def capacity(self) -> int:
         return 1
+
+    def share(self, part: float) -> Limit:
+        return Spacing(f"{int(self.interval_ns / part)}ns", max_reserved=self.max_reserved, strict=self.strict)
 
     def _options(self) -> str:
         options = "" if self.max_reserved == 100 else f", max_reserved={self.max_reserved}"
@@ -249,6 +275,10 @@ class FixedWindow(Limit):
     def capacity(self) -> int:
         return self.count
 
+    def share(self, part: float) -> Limit:
+        per = "month" if self.monthly else f"{self.per_ns}ns"
+        return FixedWindow(_part(self.count, part), per=per, tz=self.tz)
+
     @property
     def _per(self) -> str:
         return "month" if self.monthly else duration_text(self.per_ns)
@@ -279,6 +309,9 @@ class Concurrency(Limit):
     def capacity(self) -> int:
         return self.count
 
+    def share(self, part: float) -> Limit:
+        return Concurrency(_part(self.count, part))
+
     def __str__(self) -> str:
         return f"{self.count} concurrent"
 
@@ -308,6 +341,9 @@ class AllOf(Limit):
     @property
     def capacity(self) -> int:
         return min(limit.capacity for limit in self.limits)
+
+    def share(self, part: float) -> Limit:
+        return AllOf(*(limit.share(part) for limit in self.limits))
 
     def __str__(self) -> str:
         # One alone would read back as itself, and not as an AllOf.

@@ -15,7 +15,8 @@ that hold it up, at the place of its number, not at the end: who waits for its h
 and is still the first when its host is ready. Nothing is taken while waiting, so there is no deadlock.
 
 `plan` is the ledger as it will be when everybody in line has been served, and `plan_at` when that is; with it a
-newcomer learns its time without asking everybody ahead. It is thrown away whenever somebody leaves out of turn.
+newcomer learns its time without asking everybody ahead. It is thrown away whenever somebody leaves out of turn, and
+when the ledger turns out to be behind it: who is told a time that is not its own wakes twice.
 """
 
 from __future__ import annotations
@@ -70,11 +71,14 @@ class Line:
     (None, 1, True)
     """
 
-    __slots__ = ("index", "plan", "plan_at", "served", "tickets")
+    __slots__ = ("first", "index", "last", "plan", "plan_at", "served", "tickets")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
+        # The head, which is asked for more often than it changes, and the highest number that ever stood here.
+        self.first: Ticket | None = None
+        self.last = 0
         self.plan: Ledger | None = None
         self.plan_at = 0
         # The slot that was taken last, where slots are promised.
@@ -84,41 +88,56 @@ class Line:
         return len(self.tickets)
 
     def head(self) -> Ticket:
-        return next(iter(self.tickets.values()))
+        assert self.first is not None
+        return self.first
 
     def join(self, ticket: Ticket) -> None:
         """Stand at the place of one's number; standing there already changes nothing."""
         number = ticket.number
         if number in self.tickets:
             return
-        late = bool(self.tickets) and next(reversed(self.tickets)) > number
         self.tickets[number] = ticket
         ticket.lines.append(self)
-        if late:
+        if self.first is None or self.first.number > number:
+            self.first = ticket
+        if number > self.last:
+            self.last = number
+            self.extend_plan(ticket)
+        else:
             self.tickets = OrderedDict(sorted(self.tickets.items()))
             self.plan = None
 
     def leave(self, ticket: Ticket) -> None:
         """Give up one's place; the plan holds only if it was the head who left, with what it wanted."""
-        if not ticket.granted or self.head() is not ticket:
+        if not ticket.granted or self.first is not ticket:
             self.plan = None
         del self.tickets[ticket.number]
+        if self.first is ticket:
+            self.first = next(iter(self.tickets.values()), None)
 
-    def forecast(self, ledger: Ledger, now: int, cost: int) -> int:
-        """Nanoseconds until `cost` is granted behind everybody in line; a lower bound while permits are out."""
+    def forecast(self, ledger: Ledger, since: int, now: int, cost: int) -> int:
+        """Nanoseconds until `cost` is granted behind everybody in line; a lower bound while permits are out.
+
+        The head may take what is due from `since` on, which is before `now` if it is late.
+        """
         rule = ledger.get_rule()
         if rule.held:
-            ahead = sum(ticket.costs[self.index] for ticket in self.tickets.values())
-            return ledger.copy().wait(now, min(rule.capacity, ahead + cost))
-        if self.plan is None:
-            self.plan, self.plan_at = ledger.copy(), now
             for ticket in self.tickets.values():
-                self.extend_plan(ticket.costs[self.index])
+                cost += ticket.costs[self.index]
+            return ledger.copy().wait(now, min(rule.capacity, cost))
+        if self.plan is None:
+            self.plan, self.plan_at = ledger.copy(), since
+            for ticket in self.tickets.values():
+                self.extend_plan(ticket)
         start = max(now, self.plan_at)
         return start - now + self.plan.wait(start, cost)
 
-    def extend_plan(self, cost: int) -> None:
+    def extend_plan(self, ticket: Ticket) -> None:
         """Add one more to the plan, if there is one."""
         if self.plan is not None:
+            # Nobody is served before it came. (Tickets tell the time by another clock than walled ledgers.)
+            if ticket.since > self.plan_at and not self.plan.get_rule().walled:
+                self.plan_at = ticket.since
+            cost = ticket.costs[self.index]
             self.plan_at += self.plan.wait(self.plan_at, cost)
             self.plan.take(self.plan_at, cost)

@@ -1,7 +1,7 @@
 cimport cython
 
 
-cdef unsigned long long SMALL
+cdef long long FOREVER, MAX_DEBT, SMALL
 
 @cython.locals(short=cython.uint, short_by=cython.uint)
 cdef unsigned long long quotient(unsigned long long number, unsigned long long by) noexcept
@@ -29,13 +29,18 @@ cdef class Pools:
 
     cdef void clear(self, long long now) noexcept
 
-    @cython.locals(rule=PoolRule, delta=cython.longlong, room=cython.longlong)
+    @cython.locals(delta=cython.longlong)
     cpdef void fill(self, long long now) noexcept
 
-    @cython.locals(rule=PoolRule, room=cython.longlong, allowed=cython.longlong, part=cython.longlong, whole=cython.longlong)
-    cdef void move(self, long long delta) noexcept
+    @cython.locals(room=cython.longlong)
+    cdef void mint(self, PoolRule rule, long long delta) noexcept
 
-    @cython.locals(rule=PoolRule, cost=cython.longlong, left=cython.longlong, lacking=cython.longlong)
+    @cython.locals(room=cython.longlong, allowed=cython.longlong, part=cython.longlong, whole=cython.longlong)
+    cdef void move(self, PoolRule rule, long long delta) noexcept
+
+    @cython.locals(
+        rule=PoolRule, delta=cython.longlong, cost=cython.longlong, left=cython.longlong, lacking=cython.longlong,
+    )
     cpdef long long take(self, long long now, long long ops) noexcept
 
     @cython.locals(rule=PoolRule, cost=cython.longlong, left=cython.longlong, lacking=cython.longlong)

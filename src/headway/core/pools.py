@@ -59,9 +59,10 @@ from typing import Any
 
 ACTIVE_NS = 1_000_000
 MAX_PARTS = 10**9
+# C values where this file is compiled: a literal beyond 31 bits would be a Python object there.
 MAX_DEBT = 1 << 60
 FOREVER = 1 << 62
-SMALL = 1 << 32  # a C value where this file is compiled
+SMALL = 1 << 32
 
 
 def quotient(number: int, by: int) -> int:
@@ -180,10 +181,12 @@ class Pools:
     def fill(self, now: int) -> None:
         """Mint what time has passed. A clock that runs backward mints nothing until it is back."""
         delta = now - self.at
-        if delta <= 0 or not self.running:
-            return
-        rule = self.rule
-        self.at = now
+        if delta > 0 and self.running:
+            self.at = now
+            self.mint(self.rule, delta)
+
+    def mint(self, rule: PoolRule, delta: int) -> None:
+        """Put new tokens where there is room for them."""
         room = rule.active_size - self.pool
         if room >= delta:
             self.pool += delta
@@ -193,19 +196,18 @@ class Pools:
         else:
             self.waiting += delta
         if self.waiting > 0 and self.pool < rule.full:
-            self.move(delta)
+            self.move(rule, delta)
 
-    def move(self, delta: int) -> None:
+    def move(self, rule: PoolRule, delta: int) -> None:
         """Let as much of the waiting time through as `delta` allows."""
-        rule = self.rule
         room = rule.full - self.pool
         allowed = 0
-        if delta >= 4_294_967_296:
+        if delta >= SMALL:
             allowed = delta // rule.per
             allowed = allowed * rule.extra if allowed < FOREVER // (rule.extra + 1) else FOREVER
             delta = delta % rule.per
         part = delta * rule.extra + self.carry
-        if room < 4_294_967_296 and part >= room * rule.per:
+        if room < SMALL and part >= room * rule.per:
             # There is room for no more than is allowed in any case: nothing to divide, and the rest is void.
             allowed = room
             self.carry = 0
@@ -222,17 +224,24 @@ class Pools:
 
     def take(self, now: int, ops: int) -> int:
         """Start `ops` now: the scheduling delay in ns, or -1 if it is too early."""
-        self.fill(now)
+        if not self.running:
+            return -1
         rule = self.rule
+        if now > self.at:
+            delta = now - self.at
+            self.at = now
+            self.mint(rule, delta)
         cost = ops * rule.whole
-        left = self.credit
-        if rule.part > 0:
-            left -= ops * rule.part
+        left = self.credit - ops * rule.part
+        if left < 0:
+            # One more pays for it, mostly; to divide takes longer than all the rest.
+            cost += 1
+            left += rule.parts
             if left < 0:
                 lacking = quotient(rule.parts - 1 - left, rule.parts)
                 cost += lacking
                 left += lacking * rule.parts
-        if self.pool < cost or not self.running:
+        if self.pool < cost:
             return -1
         self.credit = left
         self.pool -= cost
@@ -295,7 +304,7 @@ class Pools:
 
     def leave(self, turn: Turn) -> None:
         """It has started."""
-        del self.turns[turn]
+        self.turns.pop(turn, None)
 
     def cancel(self, turn: Turn, now: int) -> Turn | None:
         """It will not start. Returns who is to look again, because something is held for those behind."""

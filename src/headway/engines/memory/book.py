@@ -226,7 +226,7 @@ class Book(Queue):
                 exact = cost == 0 or ledger.exact(at, cost)
                 remaining = ledger.remaining(at)
                 if line is not None and cost:
-                    wait = max(1, resume + line.forecast(ledger, at + resume, cost))
+                    wait = max(1, resume + self._forecast(line, ledger, at + resume, cost))
                     exact = exact and not rule.held
                     remaining = 0
                 found.append(

@@ -16,10 +16,13 @@ from headway.engines.memory.vault import Vault
 from headway.errors import Closed, RateLimited
 
 if TYPE_CHECKING:
-    from headway.core.ledger import Ledger
+    from headway.core.ledger import Ledger, Rule
     from headway.engines.memory.shelf import Shelf
 
 CATCH_UP = 50_000_000
+
+# A C integer where this file is compiled.
+_CATCH_UP = CATCH_UP
 
 
 class Queue(Vault):
@@ -95,6 +98,8 @@ class Queue(Vault):
                 claims.append((index, ledger, at))
                 continue
             holding.append(index)
+            if line is not None:
+                self._doubt(line, ticket, rule, now)
             sure = ledger.sure(at, cost)
             if sure >= FOREVER:
                 ready = None
@@ -114,15 +119,34 @@ class Queue(Vault):
             self._step_out(head)
         return False
 
+    def _doubt(self, line: Line, ticket: Ticket, rule: Rule, now: int) -> None:
+        """Throw the plan of a bucket away if the head, for whom nothing is there, was told that its time has come.
+
+        Others keep theirs: their times depend on how late each wakes, and no plan would be true for long.
+        """
+        if ticket.lines and (ticket.ready is None or ticket.ready <= now) and type(rule) is BucketRule:
+            line.plan = None
+
     def _hint(self, ticket: Ticket, line: Line, ledger: Ledger, at: int, now: int) -> int | None:
         """When a ticket behind others will be due if nobody gives up, so that it can wake without being called.
 
         Only for who comes to the line, and only where the schedule is known; who wakes and is still not the
         head waits for the bell.
         """
-        if len(self.shelves) > 1 or ledger.get_rule().held or ticket.number in line.tickets:
+        if ticket.lines or len(self.shelves) > 1 or ledger.get_rule().held:
             return None
-        return now + line.forecast(ledger, at, ticket.costs[line.index])
+        return now + self._forecast(line, ledger, at, ticket.costs[line.index])
+
+    def _forecast(self, line: Line, ledger: Ledger, at: int, cost: int) -> int:
+        """Nanoseconds until `cost` is granted behind everybody in line."""
+        since = at
+        if type(ledger.get_rule()) is BucketRule:
+            since = min(at, self._owed_since(line, line.head(), at))
+        return line.forecast(ledger, since, at, cost)
+
+    def _owed_since(self, line: Line, head: Ticket, now: int) -> int:
+        """From when on the head of a line may take the slots of a bucket, however late it wakes."""
+        return max(head.since, line.served, self.resumed, now - _CATCH_UP)
 
     def _take(self, ticket: Ticket, claims: list[tuple[int, Ledger, int]], now: int) -> None:
         waited = bool(ticket.lines)
@@ -131,7 +155,7 @@ class Queue(Vault):
             cost = ticket.costs[index]
             if waited and len(claims) == 1 and type(ledger.get_rule()) is BucketRule:
                 line = ticket.lines[0]
-                since = max(ticket.since, line.served, self.resumed, now - CATCH_UP)
+                since = self._owed_since(line, ticket, now)
                 moment = min(at, since + ledger.wait(since, cost))
                 line.served = moment
             mark = ledger.take(moment, cost)
@@ -159,18 +183,16 @@ class Queue(Vault):
 
     def _join(self, ticket: Ticket, index: int) -> None:
         place = (index, ticket.keys[index])
-        line = self.lines.get(place)
+        line: Line | None = self.lines.get(place)
         if line is None:
             line = self.lines[place] = Line(index)
-        if ticket.number not in line.tickets:
-            line.join(ticket)
-            line.extend_plan(ticket.costs[index])
+        line.join(ticket)
 
     def _step_out(self, ticket: Ticket) -> None:
         if ticket.lines:
             self.waiting -= 1
-            for line in list(ticket.lines):
-                self._leave_line(line, ticket)
+            while ticket.lines:
+                self._leave_line(ticket.lines[0], ticket)
 
     def _leave_line(self, line: Line, ticket: Ticket) -> None:
         was_head = line.head() is ticket

@@ -73,7 +73,9 @@ class Account:
         "keys",
         "lanes",
         "leases",
+        "opening",
         "packed",
+        "parts",
         "rules",
         "seq",
         "shift",
@@ -110,7 +112,9 @@ class Account:
         places = tuple(dict.fromkeys(self.keys))
         self.front = (b"EVALSHA", self.spec.script.sha, str(len(places)).encode(), *places)
         self.packed = b"" if self.walled else self.records(0)
-        self.framed: tuple[Any, bytes, bytes] = (None, b"", b"")
+        self.framed: dict[tuple[bytes, bytes, bytes], bytes] = {}
+        self.opening = framed(*self.front) + b"$%d\r\n" % HEADER.size
+        self.parts = len(self.front) + 6
 
     @property
     def busy(self) -> bool:
@@ -149,12 +153,17 @@ class Account:
         epoch = talk.epoch or (self.epoch if known else b"")
         # Nearly always the same as last time: only the numbers and the commands are news.
         same = (talk.stream, epoch, talk.ident)
-        if self.walled or self.framed[0] != same:
-            middle = framed(*same, spec.records(self, talk), spec.text)
-            self.framed = (same, framed(*self.front) + b"$72\r\n", b"\r\n" + middle)
-        _, front, middle = self.framed
-        parts = len(self.front) + 6 + len(said)
-        return b"*%d\r\n%b%b%b%b" % (parts, front, head, middle, framed(*said))
+        middle = self.framed.get(same)
+        if middle is None or self.walled:
+            if len(self.framed) > 8:
+                self.framed.clear()
+            middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text)
+            self.framed[same] = middle
+        if len(said) == 1:
+            tail = b"$%d\r\n%b\r\n" % (len(said[0]), said[0])
+        else:
+            tail = framed(*said)
+        return b"*%d\r\n%b%b%b%b" % (self.parts + len(said), self.opening, head, middle, tail)
 
     def hear(self, head: Head, sent: int) -> None:
         """Remember how the ledger stands."""
@@ -247,7 +256,10 @@ class Talk:
                 raise EngineUnavailable(spec.engine.address, "an answer was overtaken; ask again")
             head = Head(*HEAD.unpack_from(reply))
             if head.status == words.OK:
-                spec.anchors[self.ident] = Anchor(head.now, sent, received)
+                anchor = spec.anchors.get(self.ident)
+                if anchor is None:
+                    spec.anchors[self.ident] = anchor = Anchor(0.0, 0, 0)
+                anchor.ticks, anchor.sent, anchor.received = head.now, sent, received
                 account.hear(head, sent)
                 self.deliver(head, reply, sent, received)
                 return

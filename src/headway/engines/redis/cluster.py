@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.ears import ShardedSubscription
 from headway.engines.redis.engine import Engine
-from headway.engines.redis.place import Place, failures
-from headway.engines.redis.wires import PostWire
+from headway.engines.redis.place import Place
+from headway.engines.redis.wires import TROUBLE, PostWire
 from headway.engines.redis.words import command
 from headway.errors import HeadwayError
 
@@ -120,7 +120,7 @@ class ClusterEngine(Engine):
                     wire = place.take(0)
                     answer = wire.ask(command(b"CLUSTER", b"SLOTS"))
                     place.put_back(wire)
-                except failures():
+                except TROUBLE:
                     continue
                 except HeadwayError:
                     continue

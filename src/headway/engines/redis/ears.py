@@ -19,8 +19,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.place import Unreachable, failures
-from headway.engines.redis.wires import new_reader
+from headway.engines.redis.place import Unreachable
+from headway.engines.redis.wires import TROUBLE, new_reader
 from headway.engines.redis.words import command
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class ShardedSubscription(Subscription):
                 continue
             try:
                 self.listen_to(key.data)
-            except failures() as error:
+            except TROUBLE as error:
                 self.lost(key.data, error)
         self.tend()
 
@@ -252,7 +252,7 @@ class ShardedSubscription(Subscription):
             for ear in list(self.ears.values()):
                 try:
                     ear.check(now)
-                except failures() as error:
+                except TROUBLE as error:
                     self.lost(ear, error)
 
     def subscribe(self, account: Account, now: float) -> None:
@@ -265,7 +265,7 @@ class ShardedSubscription(Subscription):
             ear.expected.append(channel)
             self.where[channel] = ear
             ear.say(b"SSUBSCRIBE", channel)
-        except failures() as error:
+        except TROUBLE as error:
             if place in self.ears:
                 self.lost(self.ears[place], error)
             else:
@@ -287,7 +287,7 @@ class ShardedSubscription(Subscription):
                 ear = self.ear_at(place)
                 ear.expected.append(self.engine.news)
                 ear.say(b"SUBSCRIBE", self.engine.news)
-            except failures():
+            except TROUBLE:
                 continue
             self.news = ear
             return

@@ -21,8 +21,9 @@ from headway.engines.redis.greeting import greeting
 from headway.engines.redis.keeper import Keeper
 from headway.engines.redis.lanes import TaskLane, ThreadLane
 from headway.engines.redis.letters import Letterbox
-from headway.engines.redis.place import Place, failures
+from headway.engines.redis.place import Place
 from headway.engines.redis.ways import Way, ways_to
+from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import command
 from headway.errors import EngineUnavailable
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headway.engines.redis.account import Account
-    from headway.engines.redis.requests import Ask, Request
+    from headway.engines.redis.requests import Ask, Call, Request
     from headway.engines.redis.wires import TaskWire, Wire
 
 log = logging.getLogger("headway")
@@ -78,6 +79,7 @@ class Engine:
         self.wake = self.namespace.encode() + b":wake:" + self.process
         self.news = self.namespace.encode() + b":news"
         self.waiting: weakref.WeakValueDictionary[int, Ask] = weakref.WeakValueDictionary()
+        self._early: dict[int, Call] = {}
         self.keeper = Keeper(self)
         self._streams = itertools.count()
         self._tickets = itertools.count(1)
@@ -156,7 +158,7 @@ class Engine:
                     wire.ask(command(b"PING"))
                     trips.append(clock.now() - begin)
                 place.put_back(wire)
-            except failures() as error:
+            except TROUBLE as error:
                 self.complain(error)
                 return 0
             self._round_trip = sorted(trips)[2]
@@ -203,6 +205,21 @@ class Engine:
         self.keeper.listen()
         if self._subscription is not None:
             self._subscription.follow(ask.account)
+        early = self._early.pop(ask.ticket, None)
+        if early is not None:
+            self.call(ask.ticket, early)
+
+    def call(self, ticket: int, call: Call) -> None:
+        """Somebody's turn has come. The message may overtake the answer that it has to wait at all."""
+        ask = self.waiting.get(ticket)
+        if ask is None:
+            self._early[ticket] = call
+            while len(self._early) > 1024:
+                self._early.pop(next(iter(self._early)), None)
+            return
+        spec = ask.account.spec
+        at = spec.clock.now()
+        ask.called(call.slot - call.now, call.marks, call.epoch, spec.local_time(call.now, at), at)
 
     def look_after(self, account: Account) -> None:
         """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""

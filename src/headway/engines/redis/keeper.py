@@ -15,8 +15,8 @@ import threading
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.requests import Poll, Renew, Request
-from headway.engines.redis.wires import errors
+from headway.engines.redis.requests import ABANDON, Call, End, Poll, Renew, Request
+from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import read_numbers
 from headway.errors import HeadwayError
 
@@ -107,7 +107,7 @@ class Keeper:
                 for account in accounts:
                     if now - account.visited > step * 9e8:
                         self.visit(account, now)
-            except (HeadwayError, OSError, *errors()) as error:
+            except (HeadwayError, *TROUBLE) as error:
                 self.engine.complain(error)
             except Exception:
                 log.exception("the keeper of %s failed, and goes on", self.engine.address)
@@ -116,8 +116,13 @@ class Keeper:
         """Give signs of life for everybody who waits or holds there."""
         account.visited = now
         lane = self.engine.lane(account)
-        for lease in list(account.leases.values()):
-            lane.queue.append(Renew(account, lease))
+        for place, lease in list(account.leases.items()):
+            if lease.dropped:
+                # Its permit was dropped by a holder that lives: that is known here, so nobody needs to wait for the end.
+                del account.leases[place]
+                account.post(End(lease.ask, ABANDON))
+            else:
+                lane.queue.append(Renew(account, lease))
         lane.ask(Poll(account))
 
     # -- the listener ------------------------------------------------------------------------------------
@@ -133,7 +138,7 @@ class Keeper:
                         message = subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
                         if message is not None:
                             self._message(message)
-            except (OSError, HeadwayError, *errors()) as error:
+            except (HeadwayError, *TROUBLE) as error:
                 if self.stopped:
                     return
                 engine.complain(error)
@@ -159,10 +164,6 @@ class Keeper:
             self._wake.set()
             return
         ticket, width = unpack_from("<dd", data)
-        ask = self.engine.waiting.get(int(ticket))
-        if ask is not None:
-            epoch, end = data[16:40], 56 + 8 * int(width)
-            now, slot, *marks = read_numbers(data[40:end])
-            spec = ask.account.spec
-            at = spec.clock.now()
-            ask.called(slot - now, tuple(marks), epoch, spec.local_time(now, at), at)
+        epoch, end = data[16:40], 56 + 8 * int(width)
+        now, slot, *marks = read_numbers(data[40:end])
+        self.engine.call(int(ticket), Call(epoch, now, slot, tuple(marks)))

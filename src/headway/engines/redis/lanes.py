@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headway.engines.redis.account import Account, Talk
-from headway.engines.redis.wires import TaskWire, Wire, errors
+from headway.engines.redis.wires import TROUBLE, TaskWire, Wire
 from headway.errors import EngineUnavailable
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class ThreadLane(Lane):
             except StopIteration:
                 place.put_back(wire)
                 return
-            except (OSError, *errors()) as error:
+            except TROUBLE as error:
                 if wire is not None:
                     wire.close()
                 if clock.now() >= deadline or not place.again(error):
@@ -205,7 +205,7 @@ class TaskLane(Lane):
                     payload = flow.send(answer)
             except StopIteration:
                 break
-            except (OSError, *errors()) as error:
+            except TROUBLE as error:
                 if wire is not None:
                     place.drop_wire(loop, wire)
                 if loop.time() >= deadline or not place.again(error):

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.wires import PostWire, TaskWire, Wire, errors
+from headway.engines.redis.wires import TROUBLE, PostWire, TaskWire, Wire
 
 if TYPE_CHECKING:
     from headway.engines.redis.engine import Engine
@@ -52,7 +52,7 @@ class Place:
         self.engine.prepare()
         try:
             return self.way.connect(self.engine.timeout)
-        except failures() as error:
+        except TROUBLE as error:
             raise unreachable(error) from error
 
     def take(self, deadline: int) -> Wire:  # noqa: ARG002
@@ -70,7 +70,7 @@ class Place:
             except BaseException:
                 wire.close()
                 raise
-        except failures() as error:
+        except TROUBLE as error:
             raise unreachable(error) from error
         return wire
 
@@ -101,7 +101,7 @@ class Place:
     async def connect_async(self) -> Any:
         try:
             return await self.way.connect_async(self.engine.timeout)
-        except failures() as error:
+        except TROUBLE as error:
             raise unreachable(error) from error
 
     def wire_of(self, loop: asyncio.AbstractEventLoop) -> TaskWire | None:
@@ -135,7 +135,7 @@ class Place:
                 raise
             finally:
                 timer.cancel()
-        except failures() as error:
+        except TROUBLE as error:
             raise unreachable(error) from error
         self._loops[loop] = wire
         return wire
@@ -166,8 +166,3 @@ def unreachable(error: BaseException) -> Unreachable:
 def is_timeout(error: BaseException) -> bool:
     """Of Python or of redis-py."""
     return isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutError"
-
-
-def failures() -> tuple[type[Exception], ...]:
-    """What is raised when a connection fails, by Python or by redis-py."""
-    return (OSError, *errors())

@@ -6,7 +6,7 @@ what it was granted goes straight back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.engines.redis import words
 from headway.engines.redis.words import TICK, Head, numbers
@@ -49,10 +49,19 @@ class Request:
             self.bell.ring()
 
 
+class Call(NamedTuple):
+    """The message that somebody's turn has come, in the server's time."""
+
+    epoch: bytes
+    now: float
+    slot: float
+    marks: tuple[float, ...]
+
+
 class Ask(Request):
     """A permit: now, at a promised time, or after standing in the ledger's queue."""
 
-    __slots__ = ("__weakref__", "costs", "expires", "head", "heard", "marks", "ready", "rows", "shift", "slot", "ticket", "verdict")
+    __slots__ = ("__weakref__", "costs", "expires", "head", "heard", "marks", "ready", "rows", "shift", "slot", "stood", "ticket", "verdict")
 
     def __init__(
         self, account: Account, ticket: int, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
@@ -68,6 +77,7 @@ class Ask(Request):
         self.expires = 0
         self.ready = 0
         self.heard = 0
+        self.stood = False
         self.head: Head | None = None
 
     def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
@@ -83,6 +93,7 @@ class Ask(Request):
                 self.give_back()
             return end
         if verdict == words.STANDING:
+            self.stood = True
             self.ready = received + self.account.spec.stretched(said[position + 1])
             if self.orphan:
                 self.account.post(Withdraw(self))
@@ -145,7 +156,8 @@ class End(Request):
     __slots__ = ()
 
     def __init__(self, ask: Ask, how: int, actual: tuple[int, ...] | None = None) -> None:
-        said: list[float] = [words.END, how, ask.ticket]
+        # What was granted to who stood in the queue is kept there until it has been heard of.
+        said: list[float] = [words.END, how, ask.ticket if ask.stood else 0]
         marks = ask.marks
         for i, cost in enumerate(ask.costs):
             said += (cost, marks[2 * i], marks[2 * i + 1], cost if actual is None else actual[i])

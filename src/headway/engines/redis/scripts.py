@@ -51,7 +51,7 @@ def book_script(kinds: frozenset[int], queue: bool) -> Script:
     if kinds & _WITH_RUNS:
         names.append("runs")
     names += [_FILES[kind] for kind in sorted(kinds)]
-    names += ["book", "general", "queue" if queue else "no_queue", "commands", "tail"]
+    names += ["door", "usual", "book", "general", "queue" if queue else "no_queue", "commands", "tail"]
     return _script(f"local can_queue = {str(queue).lower()}\n" + "\n".join(map(part, names)))
 
 

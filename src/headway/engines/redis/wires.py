@@ -13,15 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ConnectionError as Unconnected
+from redis.exceptions import TimeoutError as TooLate
+
 from headway.engines.redis.words import command
-from headway.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from headway.engines.redis.place import Place
+
+TROUBLE = (OSError, Unconnected, TooLate)
+"""What is raised when a server cannot be reached."""
+BUSY = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a socket that never waits says instead."""
 
 WHO = command(b"INFO", b"server") + command(b"INFO", b"replication")
 
@@ -75,28 +83,6 @@ class Wire:
             reader.feed(data)
             answer = reader.gets()
         return answer
-
-    def ready(self) -> bool:
-        """Whether an answer is there, so that reading does not block."""
-        if self.reader.has_data():
-            return True
-        before = self.socket.gettimeout()
-        self.socket.settimeout(0)
-        try:
-            data = self.socket.recv(65536)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError as error:
-            # A TLS socket has its own way to say that nothing is there.
-            if type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError"):
-                return False
-            raise
-        finally:
-            self.socket.settimeout(before)
-        if not data:
-            raise ConnectionError("the server closed the connection")
-        self.reader.feed(data)
-        return True
 
     def close(self) -> None:
         self.connection.disconnect()
@@ -214,41 +200,52 @@ class PostWire:
         """Write now if that is possible at once; otherwise the keeper will."""
         with self.order:
             self.unheard.append(box.next(request))
-        if self.lock.acquire(blocking=False):
+        # Who finds the lock taken leaves its letter to who has it, and that one looks again after giving it back.
+        while self.wire is not None and self._unwritten() and self.lock.acquire(blocking=False):
             try:
                 self._write()
-            except (OSError, EngineUnavailable, *errors()):
+            except TROUBLE:
                 self._hang_up()
             finally:
                 self.lock.release()
+
+    def _unwritten(self) -> bool:
+        try:
+            return not self.unheard[-1].written
+        except IndexError:
+            return False
 
     def _write(self) -> None:
         wire = self.wire
         if wire is None:
             return  # opening one may take long: the keeper's work
-        socket = wire.socket
         if len(self.unheard) > 1:
             self._count(wire)
         for letter in list(self.unheard):
             if not letter.written:
                 payload = letter.payload(wire.ident)
-                before = socket.gettimeout()
-                socket.settimeout(0)
                 try:
-                    sent = socket.send(payload)
-                except (BlockingIOError, InterruptedError):
+                    sent = wire.socket.send(payload)
+                except BUSY:
                     return
-                finally:
-                    socket.settimeout(before)
                 letter.written = True
                 if sent < len(payload):
-                    socket.sendall(payload[sent:])
+                    wire.socket.settimeout(self.place.engine.timeout)
+                    wire.socket.sendall(payload[sent:])
+                    wire.socket.settimeout(0)
 
     def _count(self, wire: Wire) -> None:
         """Take the answers that are there."""
-        while self.unheard and self.unheard[0].written and wire.ready():
-            letter = self.unheard.popleft()
-            letter.answered(wire.read())
+        reader = wire.reader
+        try:
+            data = wire.socket.recv(65536)
+        except BUSY:
+            return
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        reader.feed(data)
+        while (answer := reader.gets()) is not False:
+            self.unheard.popleft().answered(answer)
 
     def tend(self) -> None:
         """By the keeper: open what is closed, write what was not, count what came."""
@@ -260,9 +257,10 @@ class PostWire:
                     for letter in self.unheard:
                         letter.written = False
                     self.wire = Wire(self.place)
+                    self.wire.socket.settimeout(0)
                 self._count(self.wire)
                 self._write()
-            except (OSError, EngineUnavailable, *errors()):
+            except TROUBLE:
                 self._hang_up()
 
     def _hang_up(self) -> None:
@@ -273,11 +271,3 @@ class PostWire:
     def close(self) -> None:
         with self.lock:
             self._hang_up()
-
-
-def errors() -> tuple[type[Exception], ...]:
-    """What redis-py raises when a server cannot be reached."""
-    from redis.exceptions import ConnectionError as Unconnected
-    from redis.exceptions import TimeoutError as TooLate
-
-    return (Unconnected, TooLate)

@@ -146,7 +146,7 @@
         local numbers = {unpack_from('<' .. string.rep('d', #granted / 8), granted)}
         into[#into + 1] = 1
         into[#into + 1] = numbers[2] - now
-        for k = 3, #numbers do
+        for k = 3, 2 + 2 * count do
           into[#into + 1] = numbers[k]
         end
         call('HDEL', root .. ':g', field)

@@ -50,7 +50,7 @@ local function add_run(runs, time, count)
       return last
     end
   else
-    runs.first = time
+    runs.first, runs.fresh = time, true
   end
   call('RPUSH', runs.key, pack(RUN, time, count))
   runs.size = runs.size + 1

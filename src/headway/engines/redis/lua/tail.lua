@@ -1,21 +1,6 @@
 -- Decide, and write down what has changed.
 
-if count == 1 and #ARGV == 7 and #KEYS == 1 and waiting == 0 and base == now and first[1] == TRY
-  and own[1].kind.wait(own[1], now, first[5]) == 0 and first[5] > 0 then
-  said[1], said[2] = 1, 0
-  said[3] = own[1].kind.take(own[1], now, first[5])
-  said[4] = own[1].tally
-elseif count == 1 and #ARGV == 7 and #KEYS == 1 and waiting == 0 and first[1] == END and first[2] == 1
-  and (epoch_seen == '' or epoch_seen == epoch) then
-  if own[1].kind.complete then
-    own[1].kind.complete(own[1], now, first[4], first[5])
-  end
-  if can_queue and first[3] > 0 and call('EXISTS', root .. ':g') == 1 then
-    call('HDEL', root .. ':g', string.sub(stream, 1, 12) .. pack('<d', first[3]))
-  end
-else
-  general()
-end
+general()
 
 seq = seq + 1
 local reset = base - now
@@ -30,11 +15,10 @@ for id, ledger in pairs(opened) do
     values[#values + 1] = ledger.record .. ledger.kind.state(ledger)
   else
     local value = ledger.record .. epoch .. ledger.kind.state(ledger)
-    local ms = math.ceil((left + GRACE) / 1000) + 1
     call('HSET', ledger.key, 's' .. ledger.index, value)
-    call('PEXPIRE', ledger.key, ms)
-    for _, runs in ipairs(ledger.lists or {}) do
-      call('PEXPIRE', runs.key, ms)
+    call('PEXPIRE', ledger.key, math.ceil((left + GRACE) / 1000) + 1)
+    if ledger.lists then
+      keep_lists(ledger, left + GRACE, true)
     end
   end
 end
@@ -67,31 +51,12 @@ call('HSET', root, 'm', meta, 'c' .. stream, pack('<dd', number, now) .. answer,
 if not stored[1] then
   call('HSET', root, 'l', ARGV[6])
 end
-local ms = math.ceil((reset + GRACE) / 1000) + 1
 if renewed then
-  call('PEXPIRE', root, ms)
-  call('PEXPIRE', root .. ':q', ms)
-  -- Streams of processes that are gone.
-  if call('HLEN', root) > 64 then
-    for _, field in ipairs(call('HKEYS', root)) do
-      local what = string.sub(field, 1, 1)
-      if what == 'c' or what == 'p' then
-        local value = call('HGET', root, field)
-        local when = unpack_from('<d', value, what == 'c' and 9 or 1)
-        if when < now - 5 * GRACE then
-          call('HDEL', root, field)
-        end
-      end
-    end
-  end
+  prolong(reset + GRACE)
 end
 for i = 1, count do
-  if own[i].key == root then
-    for _, runs in ipairs(own[i].lists or {}) do
-      if renewed or runs.size == 1 then
-        call('PEXPIRE', runs.key, ms)
-      end
-    end
+  if own[i].key == root and own[i].lists then
+    keep_lists(own[i], expires - now, renewed)
   end
 end
 return answer

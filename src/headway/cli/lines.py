@@ -1,0 +1,135 @@
+"""Lines of the input, none of which is lost when somebody presses Ctrl-C.
+
+The naive filter says `for line in sys.stdin`, and that reads ahead: a thousand lines are in a buffer when the first has
+been written. Who stops such a filter, and lets another program read on, finds a hole. So a line is taken from the input
+only when its turn has come and it will be written at once:
+
+  a file   is read in blocks; at the end its position is put back to behind the last line that was let through
+  a pipe   is read byte by byte up to the end of the line, where lines are few enough for that (`sparing`)
+  others   (and pipes where lines are many) are read in blocks; what was read too many is counted, to be told
+
+Ctrl-C comes between any two instructions, also between reading a line and writing it. The `Brake` lets it in only where
+nothing is in hand.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+from types import FrameType
+from typing import Any
+
+BLOCK = 1 << 13
+
+
+class Brake:
+    """Ctrl-C, held back until it does no harm: it is raised inside of `with brake:`, and the second one anywhere.
+
+    >>> brake = Brake()
+    >>> with brake:
+    ...     pass  # wait here
+    """
+
+    def __init__(self) -> None:
+        self._open = False
+        self._pulled = False
+        self._before: Any = None
+
+    def install(self) -> None:
+        """Listen, unless whoever started us wants Ctrl-C to be ignored (nohup, a script's background job)."""
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            self._before = signal.signal(signal.SIGINT, self._pull)
+
+    def remove(self) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _pull(self, _: int, __: FrameType | None) -> None:
+        again, self._pulled = self._pulled, True
+        if self._open or again:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> None:
+        self._open = True
+        if self._pulled:
+            self._open = False
+            raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        self._open = False
+
+
+class Lines:
+    """The lines of an open file; one that was seen counts as taken when `done` says so."""
+
+    def __init__(self, file: int, brake: Brake, *, sparing: bool) -> None:
+        self.taken = 0
+        self._file = file
+        self._brake = brake
+        mode = os.fstat(file).st_mode
+        self._returnable = stat.S_ISREG(mode)
+        self._by_byte = sparing and stat.S_ISFIFO(mode) and hasattr(select, "poll")
+        self._buffer = b""
+        self._at = 0
+        self._end = 0
+
+    def more(self) -> bool:
+        """Whether there is another line; waits until that is known, and takes nothing from a pipe to know it."""
+        if self._at < len(self._buffer):
+            return True
+        return self._arrived() if self._by_byte else self._read()
+
+    def line(self) -> bytes:
+        """The next line with its end, as it is; empty when there is none."""
+        seen = self._at
+        while (end := self._buffer.find(b"\n", seen)) < 0:
+            # What is in front of the line goes, and `seen` with it.
+            seen = len(self._buffer) - self._at
+            if not self._read():
+                end = len(self._buffer) - 1
+                break
+        self._end = end + 1
+        return self._buffer[self._at : self._end]
+
+    def done(self) -> None:
+        """The line is where it should be."""
+        self._at = self._end
+        self.taken += 1
+
+    def give_back(self) -> int:
+        """Leave what was not taken to the next reader; the number of lines for which that cannot be done."""
+        rest = self._buffer[self._at :]
+        self._buffer, self._at = b"", 0
+        if rest and self._returnable:
+            os.lseek(self._file, -len(rest), os.SEEK_CUR)
+            return 0
+        return rest.count(b"\n") + (not rest.endswith(b"\n") if rest else 0)
+
+    def _read(self) -> bool:
+        with self._brake:
+            if os.name == "posix":
+                select.select(
+                    [self._file], [], []
+                )  # so that the read, which must not be interrupted, is short
+        data = os.read(self._file, 1 if self._by_byte else BLOCK)
+        self._buffer = self._buffer[self._at :] + data
+        self._at = 0
+        return bool(data)
+
+    def _arrived(self) -> bool:
+        poll = select.poll()
+        poll.register(self._file, select.POLLIN)
+        with self._brake:
+            ((_, events),) = poll.poll()
+        return bool(events & select.POLLIN)
+
+
+def abandoned(file: int) -> bool:
+    """Whether nobody reads any more from the pipe that we write to."""
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(file, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))

@@ -1,0 +1,78 @@
+-- One round trip: everything that one process wants of one limiter's ledgers for one key, decided in one step.
+--
+-- KEYS[1]  the root: a hash with the meta data, what each stream was told last, and (where the limiter has no metrics)
+--          the ledgers; KEYS[2..]: one hash per metric's ledger. All share the root's hash tag, as do the lists beside
+--          them: <key>:c<i> and :o<i> (runs of a window), <root>:q (who waits), <root>:g (granted, not yet heard of).
+-- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream,
+--          least sequence number expected, lease, generation of the limits, number of rules, sharded channels or not
+-- ARGV[2]  the stream: 12 characters for the process, 4 for which of its streams
+-- ARGV[3]  the epoch in which the client knows this ledger; empty if it does not, or if the ledger may have expired
+-- ARGV[4]  the identity of the server, as the client found it on this connection
+-- ARGV[5]  the rules: 9 numbers each (kind, which key, capacity, and six of its own)
+-- ARGV[6]  the limits as text, for people
+-- ARGV[7..]  commands: numbers, the first one says which
+--
+-- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine and in a pause, sum
+-- of all shifts, the epoch (24 characters), then what each command has to say. With any status but OK nothing has changed.
+
+local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, ADOPT, EDGES, VERSION = 0, 1, 2, 3, 4, 5, 6, 7, 8
+local TRY, END, WITHDRAW, POLL, RENEW, LOOK, PAUSE, RESET, QUARANTINE, TRUST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local FORMAT, GRACE, RECORD = 1, 60000000, 72
+
+local root, stream, epoch_seen, ident = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
+local at, lo, hi, number, seq_seen, lease, generation, count, sharded = unpack_from('<ddddddddd', ARGV[1])
+local now = at
+if at == 0 then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+local stored
+if count == 1 then
+  stored = call('HMGET', root, 'm', 'c' .. stream, 's1')
+else
+  local asked = {'m', 'c' .. stream}
+  for i = 1, count do
+    asked[i + 2] = 's' .. i
+  end
+  stored = call('HMGET', root, unpack(asked))
+end
+
+-- A command is applied once: its stream's last answer is kept, and a late twin of an older one is nobody's any more.
+if stored[2] then
+  local done = unpack_from('<d', stored[2])
+  if done == number then
+    return string.sub(stored[2], 17)
+  elseif done > number then
+    return pack('<d', STALE)
+  end
+end
+
+-- Let the root live for so long; now and then, forget streams of processes that are gone.
+local function prolong(ticks)
+  local ms = math.ceil(ticks / 1000) + 1
+  call('PEXPIRE', root, ms)
+  if can_queue then
+    call('PEXPIRE', root .. ':q', ms)
+  end
+  if call('HLEN', root) > 64 then
+    for _, field in ipairs(call('HKEYS', root)) do
+      local what = string.sub(field, 1, 1)
+      if what == 'c' or what == 'p' then
+        local when = unpack_from('<d', call('HGET', root, field), what == 'c' and 9 or 1)
+        if when < now - 5 * GRACE then
+          call('HDEL', root, field)
+        end
+      end
+    end
+  end
+end
+
+-- The lists of a ledger live as long as it does; one that was made just now has no time to live yet.
+local function keep_lists(ledger, ticks, all)
+  for _, runs in ipairs(ledger.lists) do
+    if all or runs.fresh then
+      call('PEXPIRE', runs.key, math.ceil(ticks / 1000) + 1)
+    end
+  end
+end

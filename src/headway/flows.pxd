@@ -1,0 +1,13 @@
+cimport cython
+
+
+@cython.final
+cdef class Ask:
+    pass
+
+
+@cython.final
+@cython.freelist(32)
+cdef class Park:
+    cdef public object until
+    cdef public long long woke

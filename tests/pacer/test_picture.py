@@ -1,0 +1,30 @@
+"""The picture of the ratios: it shows what happens, and the one in the docs is the one that the lab draws."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from headway.lab.pacer import RATIOS, draw, simulate
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_backlog_grows_while_nothing_starts_and_is_made_up_at_the_ratio(ratio):
+    started, backlog = simulate(Fraction(100), ratio)
+    assert started[:10] == [10] * 10
+    assert started[10:30] == [0] * 20
+    assert {after - before for before, after in pairwise(backlog[11:30])} == {10**8}
+    caught_up = next((index for index in range(30, 100) if backlog[index] == 0), 100)
+    assert all(abs(ops - 10 * ratio) <= 1 for ops in started[31 : caught_up - 1])
+    assert started[caught_up + 1 :] == [10] * len(started[caught_up + 1 :])
+    assert sum(started) <= 1000
+
+
+def test_the_docs_have_this_picture():
+    """If it fails: headway lab pacer --out docs/img/pacer-ratio.svg."""
+    assert (DOCS / "img/pacer-ratio.svg").read_text(encoding="utf-8") == draw()

