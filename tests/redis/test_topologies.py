@@ -244,13 +244,15 @@ def test_waiters_on_many_nodes(cluster, connect):
 @pytest.mark.parametrize("topology", ["valkey", "cluster"])
 def test_news_reach_everybody(request, topology, connect):
     """A pause that another process calls for moves the slot of one who sleeps already."""
-    url = request.getfixturevalue(topology).url
+    servers = request.getfixturevalue(topology)
+    url = servers.url
     first, second = connect(url), connect(url + "?drift_ppm=999")
     slow = Limiter("1 every 600ms", name="slow", engine=first, engine_timeout=TIMEOUT)
     other = Limiter("1 every 600ms", name="slow", engine=second, engine_timeout=TIMEOUT)
     slow.acquire()
     slow.acquire()  # now this process listens
-    eventually(lambda: first.listening, "a subscription to the news")
+    nodes = [server.client() for server in getattr(servers, "servers", [servers])]
+    eventually(lambda: any(node.pubsub_numsub(first.news)[0][1] for node in nodes), "a subscription to the news")
     began = time.monotonic()
     threading.Timer(0.2, other.pause, (1.0,)).start()
     slow.acquire()

@@ -13,6 +13,12 @@ import weakref
 from datetime import timedelta
 from typing import Any
 
+try:
+    import hiredis  # noqa: F401
+    import redis  # noqa: F401
+except ImportError as missing:
+    raise ImportError("a shared engine needs redis-py: pip install 'headway[redis]'") from missing
+
 from headway.core.durations import to_ns
 from headway.engines.redis.address import Address, as_lease, as_namespace, as_ppm, as_switch, read_address
 from headway.engines.redis.clients import ACCEPTED, describe, is_client, ways_of

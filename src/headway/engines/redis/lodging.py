@@ -10,7 +10,7 @@ from headway.engines.redis.address import Address
 from headway.engines.redis.embedded import Tenancy
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.place import Place, Unreachable
-from headway.engines.redis.ways import Way, connections_of, need_redis
+from headway.engines.redis.ways import Way, connections_of
 
 START = 10.0
 """Seconds that a server may take to start, with a long file to read."""
@@ -20,7 +20,6 @@ class EmbeddedEngine(Engine):
     """A private server on a unix socket."""
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
-        need_redis(address.public)
         self.tenancy = Tenancy(address.directory)
         self._moved_in = False
         Engine.__init__(self, address, timeout=timeout)

@@ -182,21 +182,11 @@ def connections_of(kind: str) -> tuple[type, type]:
     return getattr(redis.connection, name), getattr(redis.asyncio.connection, name)
 
 
-def need_redis(shown: str) -> None:
-    """Say how to get what is missing."""
-    try:
-        import hiredis  # noqa: F401
-        import redis.asyncio  # noqa: F401
-    except ImportError:
-        raise InvalidArgument("engine", shown, "it with redis-py installed: pip install 'headway[redis]'") from None
-
-
 # -- from URIs -------------------------------------------------------------------------------------------
 
 
 def ways_to(address: Address) -> list[Way]:
     """The ways that an address names: one, or of a cluster one for each host."""
-    need_redis(address.public)
     if address.client is not None:
         from headway.engines.redis.clients import ways_of
 
