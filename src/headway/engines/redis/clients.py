@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.engines.redis.ways import SentinelWay, Way, arguments_of, connections_of
+from headway.engines.redis.ways import SentinelWay, Way, arguments_of, connections_of, kept
 from headway.errors import InvalidArgument
 
 ACCEPTED = "a URI such as redis://localhost:6379/0, a client of redis-py, or a headway engine"
@@ -64,9 +64,11 @@ def _way(kind: type, options: dict[str, Any]) -> Way:
     arguments = arguments_of(kind)
     name = "tls" if "ssl_ca_certs" in arguments else "unix" if "path" in arguments else "tcp"
     sync, tasks = connections_of(name)
-    # A class of the user's own is kept on its side; one that asks sentinels is not, as its way does that.
+    # A class of the user's own is kept on its side, with what it alone knows; one that asks sentinels is not, as a way does
+    # that by itself.
+    own = arguments_of(kind) - arguments_of(sync) - arguments_of(tasks)
     if issubclass(kind, sync) and "Sentinel" not in kind.__name__:
         sync = kind
     elif issubclass(kind, tasks) and "Sentinel" not in kind.__name__:
         tasks = kind
-    return Way(sync, tasks, options)
+    return Way(sync, tasks, kept(options, own))

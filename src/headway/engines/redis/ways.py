@@ -39,7 +39,7 @@ class Way:
     def __init__(self, sync: type, tasks: type, options: dict[str, Any]) -> None:
         self.sync = sync
         self.tasks = tasks
-        self.options = {name: value for name, value in options.items() if name in KEPT or name.startswith("ssl_")}
+        self.options = options
 
     @property
     def name(self) -> str:
@@ -164,6 +164,15 @@ class SentinelWay(Way):
         return self.to(host, int(port))
 
 
+def kept(options: dict[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
+    """Those options that say where the server is and who we are.
+
+    >>> kept({"host": "db", "socket_timeout": 5, "ssl_ca_certs": "ca.pem"})
+    {'host': 'db', 'ssl_ca_certs': 'ca.pem'}
+    """
+    return {name: value for name, value in options.items() if name in KEPT or name.startswith("ssl_") or name in more}
+
+
 def arguments_of(kind: type) -> set[str]:
     """The names of all arguments that a connection's class takes."""
     found: set[str] = set()
@@ -226,4 +235,4 @@ def read_way(shown: str, uri: str) -> Way:
     for name in options:
         if name not in known:
             raise unknown_option(shown, name)
-    return Way(sync, tasks, options)
+    return Way(sync, tasks, kept(options))
