@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from typing import Any
 
 from tests.redis.servers import eventually
 
@@ -33,8 +34,10 @@ def check_wake(engine, within=1.0):
     limiter = Limiter("1 concurrent", name="wake", engine=engine, engine_timeout=TIMEOUT)
     for _ in range(2):  # the first time the subscription may not be there yet
         permit = limiter.acquire()
-        got = []
-        thread = threading.Thread(target=lambda got=got: got.append((limiter.acquire(timeout=20), time.monotonic())))
+        got: list[tuple[Any, float]] = []
+        thread = threading.Thread(
+            target=lambda got=got: got.append((limiter.acquire(timeout=20), time.monotonic()))
+        )
         thread.start()
         eventually(lambda: limiter.peek().waiting, "somebody who waits")
         time.sleep(0.4)

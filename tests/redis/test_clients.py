@@ -12,8 +12,8 @@ from tests.redis.checks import TIMEOUT, check_verbs
 from tests.redis.servers import HOST
 
 import redis
-from headway import Limiter
-from headway.engines.redis import open_engine, redis_engine
+from headway import Limiter, redis_engine
+from headway.engines.redis import open_engine
 from headway.errors import InvalidArgument
 
 
@@ -26,7 +26,9 @@ def check_both(engine, name="both"):
 
 @pytest.mark.realtime
 def test_a_client(valkey, connect):
-    with redis.Redis(host=HOST, port=valkey.port, decode_responses=True, protocol=3, max_connections=2) as client:
+    with redis.Redis(
+        host=HOST, port=valkey.port, decode_responses=True, protocol=3, max_connections=2
+    ) as client:
         check_verbs(connect(client))
         assert client.exists("headway:{verbs}")
 
@@ -36,8 +38,9 @@ def test_a_limiter_takes_the_client_itself(valkey):
         first, second = (Limiter("1/minute", name="x", engine=client) for _ in range(2))
         assert first.try_acquire()
         assert not second.try_acquire()
-        assert first._engine is second._engine
-        first._engine.close()
+        engine = open_engine(client, 0.25)
+        assert repr(engine) in repr(first).replace("engine='", "<headway engine ").replace("')", ">")
+        engine.close()
 
 
 def test_an_async_client(valkey, connect):
@@ -122,7 +125,13 @@ def test_options(valkey, connect):
         assert client.exists("shop:{x}")
         assert redis_engine(client, namespace="shop", lease=2, strict=True, timeout=2.0) is engine
         assert redis_engine(client, namespace="other") is not engine
-        for wrong in ({"namespace": "a:b"}, {"lease": 0}, {"timeout": -1}, {"drift_ppm": "x"}, {"strict": "perhaps"}):
+        for wrong in (
+            {"namespace": "a:b"},
+            {"lease": 0},
+            {"timeout": -1},
+            {"drift_ppm": "x"},
+            {"strict": "perhaps"},
+        ):
             with pytest.raises(InvalidArgument, match=next(iter(wrong))):
                 redis_engine(client, **wrong)
 

@@ -70,7 +70,9 @@ def test_news_reach_everybody(request, topology, connect):
     slow.acquire()
     slow.acquire()  # now this process listens
     nodes = [server.client() for server in getattr(servers, "servers", [servers])]
-    eventually(lambda: any(node.pubsub_numsub(first.news)[0][1] for node in nodes), "a subscription to the news")
+    eventually(
+        lambda: any(node.pubsub_numsub(first.news)[0][1] for node in nodes), "a subscription to the news"
+    )
     began = time.monotonic()
     threading.Timer(0.2, other.pause, (1.0,)).start()
     slow.acquire()
@@ -99,7 +101,6 @@ def test_a_slot_that_is_moved(make_cluster, connect):
     cluster = make_cluster()
     engine = connect(short_lease(cluster.url, 1))
     limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT)
-    held = Limiter("1 concurrent", name="moving:held", engine=engine, engine_timeout=TIMEOUT)
     limiter.acquire()
     fresh = Limiter("5/s", name="fresh", engine=engine, engine_timeout=TIMEOUT)
 
@@ -108,7 +109,7 @@ def test_a_slot_that_is_moved(make_cluster, connect):
             with contextlib.suppress(EngineUnavailable):
                 verb()
 
-    old, new = move_slot(cluster, "headway:{moving}")
+    _, new = move_slot(cluster, "headway:{moving}")
     grants = []
     for _ in range(8):
         limiter.acquire(timeout=10).complete()
@@ -119,7 +120,6 @@ def test_a_slot_that_is_moved(make_cluster, connect):
     # A ledger that is made while its slot is on its way is made at the new node: ASK.
     move_slot(cluster, "headway:{fresh}", between=between)
     assert fresh.acquire(timeout=10)
-    assert held
 
 
 @pytest.mark.realtime
@@ -166,3 +166,36 @@ def allowed(limiter, key):
     """None while the engine is away; a denial (quarantine) is an answer too."""
     with contextlib.suppress(EngineUnavailable):
         return limiter.try_acquire(key) is not None
+
+
+@pytest.mark.realtime
+def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
+    """Also what was posted to the dead one arrives: the end of a permit, for which somebody waits."""
+    cluster = make_cluster()
+    dead = cluster.owner("headway:{held}")
+    replica = make_server(cluster_enabled="yes", cluster_node_timeout=2000, cluster_announce_ip=HOST)
+    client = replica.client()
+    client.execute_command("CLUSTER MEET", HOST, dead.port, dead.bus_port)
+    name = dead.client().execute_command("CLUSTER MYID").decode()
+    eventually(lambda: client.execute_command("CLUSTER REPLICATE", name), "a replica that knows its primary")
+    eventually(lambda: client.info("replication").get("master_link_status") == "up", "a replica in step")
+
+    engine = connect(short_lease(cluster.url, 1), 0.5)
+    limiter = Limiter("1 concurrent", name="held", engine=engine, engine_timeout=0.5)
+    permit = limiter.acquire()
+    eventually(lambda: client.dbsize(), "a copy of the ledger")
+    eventually(lambda: len(engine.places()) >= 3, "the map")
+    dead.kill()
+    permit.complete()
+    began = time.monotonic()
+
+    def served():
+        with contextlib.suppress(EngineUnavailable):
+            return limiter.try_acquire()
+
+    eventually(served, "the promoted replica", within=30, every=0.1).complete()
+    assert client.info("replication")["role"] == "master"
+    assert time.monotonic() - began < 25
+    asyncio.run(limiter.acquire_async(timeout=20)).complete()
+    eventually(lambda: not any(place.posts.unheard for place in engine.places()), "letters that arrive")
+    check_wake(engine)

@@ -1,4 +1,4 @@
-"""What is said when a server is met: of wrong addresses and passwords, of settings that break a promise, and never a secret."""
+"""What is said when a server is met: of wrong addresses, of passwords and settings; and never a secret."""
 
 import asyncio
 import logging
@@ -44,13 +44,17 @@ def both_raise(engine, error, match):
 def test_nothing_listens(connect, caplog):
     port = free_port()
     engine = connect(f"redis://:{SECRET}@{HOST}:{port}/0?client_name=me")
-    both_raise(engine, EngineUnavailable, f"engine redis://{HOST}:{port}/0 is unavailable: .*(refused|connect)")
+    both_raise(
+        engine, EngineUnavailable, f"engine redis://{HOST}:{port}/0 is unavailable: .*(refused|connect)"
+    )
     assert SECRET not in caplog.text
     assert f"redis://{HOST}:{port}/0" in caplog.text
 
 
 def test_no_socket(connect, tmp_path):
-    both_raise(connect(f"unix://:{SECRET}@{tmp_path}/none.sock"), EngineUnavailable, "none.sock is unavailable: ")
+    both_raise(
+        connect(f"unix://:{SECRET}@{tmp_path}/none.sock"), EngineUnavailable, "none.sock is unavailable: "
+    )
 
 
 def test_a_wrong_password(make_server, connect):
@@ -130,7 +134,9 @@ def exercise(engine):
         limiter.peek()
         limiter.pause(0)
         limiter.reset()
-    several = Limiter({"calls": "9/s", "tokens": "90/minute"}, name="several", engine=engine, engine_timeout=2)
+    several = Limiter(
+        {"calls": "9/s", "tokens": "90/minute"}, name="several", engine=engine, engine_timeout=2
+    )
     several.acquire(cost={"tokens": 5}, key={"calls": "a"}, timeout=2).settle({"tokens": 3})
 
 
@@ -181,7 +187,9 @@ def test_a_user_who_may_do_less(valkey, connect):
 # -- settings that break a promise -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("policy", "warns"), [("allkeys-lru", True), ("volatile-ttl", True), ("noeviction", False)])
+@pytest.mark.parametrize(
+    ("policy", "warns"), [("allkeys-lru", True), ("volatile-ttl", True), ("noeviction", False)]
+)
 def test_a_server_that_may_evict(make_server, connect, caplog, policy, warns):
     server = make_server(maxmemory="100mb", maxmemory_policy=policy)
     engine = connect(server.url)
@@ -212,7 +220,7 @@ class Old:
 
 
 def test_a_version_that_is_too_old():
-    flow = greeting(Old())
+    flow = greeting(Old())  # type: ignore[arg-type]
     next(flow)
     with pytest.raises(InvalidArgument, match=r"Redis 7 or later, or Valkey; this is Redis 6\.2\.14"):
         flow.send(b"# Server\r\nredis_version:6.2.14\r\n")

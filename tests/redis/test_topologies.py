@@ -15,7 +15,6 @@ from tests.redis.servers import HOST, eventually
 from headway import Limiter
 from headway.errors import EngineUnavailable
 
-
 # -- one server ------------------------------------------------------------------------------------------
 
 
@@ -72,6 +71,44 @@ def test_a_service_that_no_sentinel_knows(make_sentinels, connect):
         Limiter("2/minute", name="x", engine=engine).acquire()
     with pytest.raises(EngineUnavailable, match="knows no such service"):
         asyncio.run(Limiter("2/minute", name="x", engine=engine).acquire_async())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["thread", "task", "letter"])
+def test_a_primary_that_became_a_replica(make_sentinels, connect, kind):
+    """Nobody ended the connections: the next command is refused, and goes to the new primary."""
+    sentinels = make_sentinels()
+    old, new = sentinels.primary(), sentinels.replicas()[0]
+    sentinels.sentinel.stop()  # its CLIENT KILL would end them
+    engine = connect(short_lease(old.url))
+    limiter = Limiter("9/s", name="x", engine=engine, engine_timeout=TIMEOUT)
+    held = Limiter("1 concurrent", name="held", engine=engine, engine_timeout=TIMEOUT)
+
+    async def tasks():
+        await limiter.acquire_async()
+        change()
+        await limiter.acquire_async(timeout=20)
+
+    def change():
+        new.client().replicaof("NO", "ONE")
+        old.client().replicaof(HOST, new.port)
+        engine.places()[0].way = engine.places()[0].way.to(HOST, new.port)
+
+    if kind == "task":
+        asyncio.run(tasks())
+    elif kind == "thread":
+        limiter.acquire()
+        change()
+        limiter.acquire(timeout=20)
+    else:
+        held.acquire().complete()
+        eventually(lambda: not engine.places()[0].posts.unheard, "the letter's answer")
+        permit = held.acquire()
+        change()
+        permit.complete()
+        eventually(lambda: not engine.places()[0].posts.unheard, "the letter's answer")
+        held.acquire(timeout=20).complete()
+    assert new.client().dbsize()
 
 
 @pytest.mark.realtime

@@ -1,9 +1,10 @@
 """Ledgers on a server of Redis or Valkey, shared by any number of processes: `redis://` and its kin.
 
-From the bottom: `lua/` decides, on the server; `words` and `scripts` say how it is spoken to; `account` is a client's side
-of a ledger, `requests` what can be wanted of it; `address`, `ways` and `clients` say where servers are, `wires` and `place`
-are connections to them, `lanes` and `letters` what travels on them, `ears` what is heard; `keeper` looks after those who
-wait; `engine` has it all for one server or a Sentinel's primary, `cluster` for many, `lodging` for one of our own.
+From the bottom: `lua/` decides, on the server; `words` and `scripts` say how it is spoken to; `account` is a client's
+side of a ledger, `requests` what can be wanted of it; `address`, `ways` and `clients` say where servers are, `wires`
+and `place` are connections to them, `lanes` and `letters` what travels on them, `ears` what is heard; `keeper` looks
+after those who wait; `engine` has it all for one server or a Sentinel's primary, `cluster` for many, `lodging` for
+one of our own.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from typing import Any
 
 try:
     import hiredis  # noqa: F401
+
     import redis  # noqa: F401
 except ImportError as missing:
     raise ImportError("a shared engine needs redis-py: pip install 'headway[redis]'") from missing
 
 from headway.core.durations import to_ns
-from headway.engines.redis.address import Address, as_lease, as_namespace, as_ppm, as_switch, read_address
+from headway.engines.redis.address import READERS, Address, read_address
 from headway.engines.redis.clients import ACCEPTED, describe, is_client, ways_of
 from headway.engines.redis.engine import Engine
 from headway.errors import InvalidArgument
 
-__all__ = ["Engine", "open_engine", "redis_engine"]
+__all__ = ["Engine", "engine_of", "open_engine"]
 
 _open: dict[Any, Engine] = {}
 # By the client itself: its id may be another's when it is gone.
@@ -44,47 +46,25 @@ def open_engine(engine: Any, timeout: float) -> Engine:
                 found = _open[engine, timeout] = build(read_address(engine), timeout)
             return found
     if is_client(engine):
-        return redis_engine(engine, timeout=timeout)
+        return engine_of(engine, timeout)
     raise InvalidArgument("engine", type(engine).__name__, ACCEPTED)
 
 
-def redis_engine(
-    client: Any,
-    *,
-    namespace: str = "headway",
-    lease: float | timedelta = 5.0,
-    drift_ppm: float = 1000.0,
-    strict: bool = False,
-    timeout: float | timedelta = 0.25,
-) -> Engine:
-    """An engine around a client of redis-py, with options that a URI has in its query.
-
-    >>> import redis
-    >>> client = redis.Redis(host="db", password="secret")        # also redis.asyncio.Redis, RedisCluster, master_for()
-    >>> engine = redis_engine(client, namespace="shop")
-    >>> engine
-    <headway engine redis-py client to db:6379>
-    >>> engine is redis_engine(client, namespace="shop")
-    True
-
-    A limiter takes the client itself as its `engine=` too; this is for options. The client's connections stay its own: the
-    engine makes others to the same servers, for threads and for tasks, whichever of the two the client is for.
-    """
+def engine_of(client: Any, timeout: float | timedelta, **options: Any) -> Engine:
+    """The engine around a client: the same for the same client, time-out and options."""
     if not is_client(client):
         raise InvalidArgument("client", type(client).__name__, "a client of redis-py")
     timeout_ns = to_ns(timeout)
     if timeout_ns is None or timeout_ns <= 0:
         raise InvalidArgument("timeout", timeout, "seconds above 0, or a timedelta")
-    options = (
-        as_namespace("namespace", namespace), as_lease("lease", lease), as_ppm("drift_ppm", drift_ppm),
-        as_switch("strict", strict),
-    )  # fmt: skip
+    read = {READERS[name][0]: READERS[name][1](name, value) for name, value in options.items()}
+    key = (tuple(sorted(read.items())), timeout_ns)
     with _lock:
         mine = _of_clients.setdefault(client, {})
-        found = mine.get((options, timeout_ns))
+        found = mine.get(key)
         if found is None or found.keeper.stopped:
-            address = Address("", describe(client), ways_of(client)[0], *options, client=client)
-            found = mine[options, timeout_ns] = build(address, timeout_ns / 1e9)
+            address = Address("", describe(client), ways_of(client)[0], client=client, **read)
+            found = mine[key] = build(address, timeout_ns / 1e9)
         return found
 
 

@@ -6,9 +6,10 @@
     redis+cluster://[user:password@]host:port,host:port                 rediss+cluster:// with TLS
     embedded:///absolute/directory                                      embedded://relative/directory
 
-Options of ours are part of the query and are taken out before redis-py sees it: `namespace`, `lease` (seconds), `drift_ppm`
-of the server's clock, `strict`; with sentinels also `sentinel_username` and `sentinel_password`, which are theirs and not
-the server's. Everything else must be something that a connection of redis-py knows, such as `ssl_ca_certs`.
+Options of ours are part of the query and are taken out before redis-py sees it: `namespace`, `lease` (seconds),
+`drift_ppm` of the server's clock, `strict`; with sentinels also `sentinel_username` and `sentinel_password`, which
+are theirs and not the server's. Everything else must be something that a connection of redis-py knows, such as
+`ssl_ca_certs`.
 
 A password may stand in a URI, and a URI that is wrong may have it in any part (one with an unescaped slash ends up in
 the path). So what is shown of an address is what follows its last @, up to the query; and no error repeats the rest.
@@ -47,6 +48,8 @@ class Address:
     strict: bool = False
     sentinel_login: tuple[str | None, str | None] = field(default=(None, None), repr=False)
     client: Any = field(default=None, repr=False)
+    original: str | None = field(default=None, repr=False)
+    """As it was given."""
 
     @property
     def directory(self) -> str:
@@ -62,8 +65,8 @@ def read_address(uri: str) -> Address:
     """An address from a URI.
 
     >>> address = read_address("redis://:secret@db:6379/0?namespace=shop&lease=2")
-    >>> address
-    Address(public='redis://db:6379/0', kind='server', namespace='shop', lease_ns=2000000000, drift_ppm=1000.0, strict=False)
+    >>> address.public, address.namespace, address.lease_ns
+    ('redis://db:6379/0', 'shop', 2000000000)
     """
     shown = public(uri)
     scheme = uri.partition("://")[0]
@@ -73,14 +76,16 @@ def read_address(uri: str) -> Address:
     try:
         parts = urlsplit(uri)
     except ValueError:
-        raise InvalidArgument("engine", shown, "a URI, with special characters of a password as %xx") from None
+        raise InvalidArgument(
+            "engine", shown, "a URI, with special characters of a password as %xx"
+        ) from None
     kind = scheme.partition("+")[2] or ("embedded" if scheme == "embedded" else "server")
     ours: dict[str, Any] = {}
     theirs: list[tuple[str, str]] = []
     login: dict[str, str] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in _OPTIONS:
-            field_name, read = _OPTIONS[name]
+        if name in READERS:
+            field_name, read = READERS[name]
             ours[field_name] = read(name, value)
         elif kind == "sentinel" and name in ("sentinel_username", "sentinel_password"):
             login[name] = value
@@ -92,7 +97,7 @@ def read_address(uri: str) -> Address:
         check_path(parts, kind, shown)
     rest = f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(theirs)}" if theirs else "")
     both = (login.get("sentinel_username"), login.get("sentinel_password"))
-    return Address(rest, shown, kind, sentinel_login=both, **ours)
+    return Address(rest, shown, kind, sentinel_login=both, original=uri, **ours)
 
 
 def public(uri: str) -> str:
@@ -112,7 +117,9 @@ def check_path(parts: SplitResult, kind: str, shown: str) -> None:
         raise InvalidArgument("engine", shown, "a URI, with special characters of a password as %xx")
     if parts.scheme == "unix":
         if not parts.path.strip("/"):
-            raise InvalidArgument("engine", shown, "unix:// with the path of a socket: unix:///run/redis.sock")
+            raise InvalidArgument(
+                "engine", shown, "unix:// with the path of a socket: unix:///run/redis.sock"
+            )
         return
     if kind == "sentinel":
         if not service and db:
@@ -158,8 +165,10 @@ def bad_port(shown: str) -> InvalidArgument:
 
 
 def unknown_option(shown: str, name: str) -> InvalidArgument:
-    ours = ", ".join(_OPTIONS)
-    return InvalidArgument("engine", shown, f"it without the option {name!r}; known are {ours} and those of redis-py")
+    ours = ", ".join(READERS)
+    return InvalidArgument(
+        "engine", shown, f"it without the option {name!r}; known are {ours} and those of redis-py"
+    )
 
 
 # -- options ---------------------------------------------------------------------------------------------
@@ -198,7 +207,7 @@ def as_number(name: str, value: Any) -> float:
         raise InvalidArgument(name, value, "a number") from None
 
 
-_OPTIONS: dict[str, tuple[str, Any]] = {
+READERS: dict[str, tuple[str, Any]] = {
     "namespace": ("namespace", as_namespace),
     "lease": ("lease_ns", as_lease),
     "drift_ppm": ("drift_ppm", as_ppm),

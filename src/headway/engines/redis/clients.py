@@ -36,7 +36,9 @@ def ways_of(client: Any) -> tuple[str, list[Way]]:
     if manager is None:
         return "server", [way]
     if not pool.is_master:
-        raise InvalidArgument("engine", type(client).__name__, "a client from master_for(): replicas take no writes")
+        raise InvalidArgument(
+            "engine", type(client).__name__, "a client from master_for(): replicas take no writes"
+        )
     pools = [sentinel.connection_pool for sentinel in manager.sentinels]
     watchers = [_way(watch.connection_class, watch.connection_kwargs) for watch in pools]
     return "sentinel", [SentinelWay(way, watchers, pool.service_name)]
@@ -64,8 +66,8 @@ def _way(kind: type, options: dict[str, Any]) -> Way:
     arguments = arguments_of(kind)
     name = "tls" if "ssl_ca_certs" in arguments else "unix" if "path" in arguments else "tcp"
     sync, tasks = connections_of(name)
-    # A class of the user's own is kept on its side, with what it alone knows; one that asks sentinels is not, as a way does
-    # that by itself.
+    # A class of the user's own is kept on its side, with what it alone knows; one that asks sentinels is not, as a
+    # way does that by itself.
     own = arguments_of(kind) - arguments_of(sync) - arguments_of(tasks)
     if issubclass(kind, sync) and "Sentinel" not in kind.__name__:
         sync = kind

@@ -1,10 +1,11 @@
 """`redis+cluster://`: ledgers spread over nodes, each where the slot of its root key says.
 
-All keys of an account have one hash tag, so an account is on one node; which one, the nodes know. The naive client asks for
-the map first, which is a call that somebody has to wait for, and that blocks an event loop. Here nobody waits for a map:
-an account whose slot is not known yet is asked for at any node, and the answer `MOVED 3999 host:port` says where it is.
-That is one more round trip, once; a thread reads the whole map meanwhile. Whatever else happens to a cluster comes down to
-the same two things: a wrong answer corrects the map, and a node that cannot be reached is struck from it.
+All keys of an account have one hash tag, so an account is on one node; which one, the nodes know. The naive client
+asks for the map first, which is a call that somebody has to wait for, and that blocks an event loop. Here nobody
+waits for a map: an account whose slot is not known yet is asked for at any node, and the answer `MOVED 3999
+host:port` says where it is. That is one more round trip, once; a thread reads the whole map meanwhile. Whatever else
+happens to a cluster comes down to the same two things: a wrong answer corrects the map, and a node that cannot be
+reached is struck from it.
 
     MOVED       the slot is there now: note it, go there
     ASK         this key is there already, its slot will follow: go there this once, and say ASKING first
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from headway.engines.redis.account import Account
-    from headway.engines.redis.wires import Reply, TaskWire, Wire
     from headway.engines.redis.ways import Way
+    from headway.engines.redis.wires import Reply, TaskWire, Wire
 
 log = logging.getLogger("headway")
 
@@ -63,7 +64,11 @@ class ClusterEngine(Engine):
     # -- where -------------------------------------------------------------------------------------------
 
     def place_of(self, account: Account) -> Place:
-        return self._slots[slot_of(account.keys[0])] or self._guide[0]
+        node = self._slots[slot_of(account.keys[0])]
+        if node is None:
+            self.read_map()
+            return self._guide[0]
+        return node
 
     def places(self) -> list[Place]:
         """All nodes that are known; first the one that is asked about what is not known."""

@@ -1,13 +1,14 @@
 """Listening: the channels on which a process is told that somebody's turn has come.
 
-On one server that is one subscription for the whole process: `<namespace>:wake:<process>`, and `<namespace>:news` for what
-concerns everybody (pauses, losses). In a cluster a message that is published is carried to every node, which would make the
-cluster slower the larger it is; so there a call goes to a *sharded* channel, `<root>:wake:<process>`, that lives in the slot
-of its ledger. The process listens to it on that slot's node while somebody stands in that ledger's queue.
+On one server that is one subscription for the whole process: `<namespace>:wake:<process>`, and `<namespace>:news` for
+what concerns everybody (pauses, losses). In a cluster a message that is published is carried to every node, which
+would make the cluster slower the larger it is; so there a call goes to a *sharded* channel, `<root>:wake:<process>`,
+that lives in the slot of its ledger. The process listens to it on that slot's node while somebody stands in that
+ledger's queue.
 
-An `Ear` is one connection that listens; `Subscription` has one, `ShardedSubscription` one for each node. Both are used by
-one thread, the listener of `keeper.py`; only `follow` comes from others. An ear that hears nothing for a while asks whether
-anybody is there: a server that was stopped does not end its connections.
+An `Ear` is one connection that listens; `Subscription` has one, `ShardedSubscription` one for each node. Both are
+used by one thread, the listener of `keeper.py`; only `follow` comes from others. An ear that hears nothing for a
+while asks whether anybody is there: a server that was stopped does not end its connections.
 """
 
 from __future__ import annotations

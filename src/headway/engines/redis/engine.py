@@ -1,7 +1,7 @@
 """`redis://` and its kin: one engine per address and process, shared by all limiters that name it.
 
-An engine knows where its servers are and keeps what belongs to the process and not to a limiter: connections, the names of
-its streams, where the server's clock stands, and the threads that look after those who wait.
+An engine knows where its servers are and keeps what belongs to the process and not to a limiter: connections, the
+names of its streams, where the server's clock stands, and the threads that look after those who wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import secrets
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headway.clock import SYSTEM
 from headway.engines.redis.address import Address
@@ -50,6 +50,7 @@ class Engine:
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
         self.address = address.public
+        self._original = address.original
         self.namespace = address.namespace
         self.lease_ns = address.lease_ns
         self.drift_ppm = address.drift_ppm
@@ -147,7 +148,7 @@ class Engine:
                 self._greeted.add(wire.ident)
 
     def round_trip_ns(self) -> int:
-        """How long a command takes there and back, as measured once; an engine that cannot be reached is not waited for."""
+        """How long a command takes there and back, as measured once; 0 for an engine that cannot be reached."""
         if self._round_trip is None:
             clock, trips = self.clock, []
             try:
@@ -260,6 +261,13 @@ class Engine:
         self.keeper.wake()
         for place in self.places():
             place.close()
+
+    def __reduce__(self) -> Any:
+        if self._original is None:
+            raise TypeError(f"{self!r} cannot be pickled, as a client cannot: name the engine by its URI")
+        from headway.engines.redis import open_engine
+
+        return open_engine, (self._original, self.timeout)
 
     def __repr__(self) -> str:
         return f"<headway engine {self.address}>"

@@ -3,8 +3,8 @@
 A flow, as in `account.py`: it yields commands and gets the answers sent in. Three things are looked at.
 
 - The version. Scripts rely on what came with Redis 7.
-- Whether it may *evict*: a ledger that was thrown away to make room has forgotten its grants. That is noticed and paid for
-  with a quarantine, again and again, as eviction does not come alone.
+- Whether it may *evict*: a ledger that was thrown away to make room has forgotten its grants. That is noticed and paid
+  for with a quarantine, again and again, as eviction does not come alone.
 - Whether it may be an *isolated primary*. When a network is cut in two, the old primary does not know that another was
   promoted, and goes on granting to whoever is on its side. `min-replicas-to-write` makes it stop. With `strict=true` a
   primary that has replicas and not this setting is refused, otherwise it is warned about.
@@ -34,7 +34,9 @@ def greeting(engine: Engine) -> Generator[bytes, Any, None]:
     facts = read_info((yield command(b"INFO", b"server")))
     version = facts.get("redis_version", "")
     if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < OLDEST:
-        raise InvalidArgument("engine", engine.address, f"Redis {OLDEST} or later, or Valkey; this is Redis {version}")
+        raise InvalidArgument(
+            "engine", engine.address, f"Redis {OLDEST} or later, or Valkey; this is Redis {version}"
+        )
     room = yield from setting("maxmemory")
     policy = yield from setting("maxmemory-policy")
     if room not in (None, "0") and policy not in (None, "noeviction"):
@@ -52,8 +54,8 @@ def greeting(engine: Engine) -> Generator[bytes, Any, None]:
             raise InvalidArgument(
                 "engine",
                 engine.address,
-                "a primary with min-replicas-to-write of at least 1, as strict=true asks for: cut off from its replicas, "
-                f"this one would go on granting after another was promoted; {advice}",
+                "a primary with min-replicas-to-write of at least 1, as strict=true asks for: cut off from its "
+                f"replicas, this one would go on granting after another was promoted; {advice}",
             )
         log.warning(
             "engine %s: a primary that is cut off from its replicas goes on granting after another was promoted; %s",

@@ -1,7 +1,8 @@
 """`embedded://DIR`: an engine whose server this process may have to start, and shares with others on the machine.
 
-How a server is started, shared, found again and ended is told in `embedded.py`; here it is an engine's. Starting takes its
-time, so that the first call waits for it as long as it takes, and only after that within `engine_timeout`.
+How a server is started, shared, found again and ended is told in `embedded.py`; here it is an engine's. Starting
+takes its time, so that the first call waits for it as long as it takes, and only after that within `engine_timeout`.
+
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from headway.engines.redis.address import Address
 from headway.engines.redis.embedded import Tenancy
 from headway.engines.redis.engine import Engine
-from headway.engines.redis.place import Place, Unreachable
+from headway.engines.redis.place import Unreachable
 from headway.engines.redis.ways import Way, connections_of
 
 START = 10.0
@@ -35,10 +36,6 @@ class EmbeddedEngine(Engine):
             self._moved_in = True
         elif not self.tenancy.revive(self.timeout):
             raise Unreachable("it runs, but does not answer")
-
-    def revive(self, place: Place, error: BaseException) -> bool:
-        """Before a connection is made the server is started again if it is dead: once that has failed, it has failed."""
-        return False
 
     def close(self) -> None:
         Engine.close(self)

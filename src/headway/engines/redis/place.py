@@ -1,16 +1,18 @@
 """A server that keeps ledgers: the way to it, and the connections that are open.
 
-A standalone server, a Sentinel's primary or an embedded one is one place; a cluster has one for each of its nodes. Threads
-take a connection and put it back; the tasks of an event loop share one; what is only posted has its own.
+A standalone server, a Sentinel's primary or an embedded one is one place; a cluster has one for each of its nodes.
+Threads take a connection and put it back; the tasks of an event loop share one; what is only posted has its own.
 
-Connections break, and the server is there all the same: so a command on a connection that was there before is tried again
-at once on a new one. A connection that cannot even be made is `Unreachable`, and to try again at once would only add to
-the trouble; it is then for the engine to know of another way (`Engine.revive`).
+Connections break, and the server is there all the same: so a command on a connection that was there before is tried
+again at once on a new one. A connection that cannot even be made is `Unreachable`, and to try again at once would
+only add to the trouble; it is then for the engine to know of another way (`Engine.revive`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import threading
 import weakref
 from collections import deque
@@ -95,6 +97,11 @@ class Place:
                 wire.broken = error
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(wire.close)
+        # Letters are looked after by whoever writes or tends them: they find the line dead, and go on with another.
+        posting = self.posts.wire
+        if posting is not None:
+            with contextlib.suppress(OSError):
+                posting.socket.shutdown(socket.SHUT_RDWR)
 
     # -- tasks -------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """What a server's ACL has to allow: just the commands that are sent, and those that the scripts call.
 
-The list is read from the scripts themselves, so that it cannot be out of date. `INFO` and `CONFIG GET` are asked for and
-not needed: without INFO a restart or a failover is noticed only by what is missing afterwards, without CONFIG nobody warns
-of settings that break a promise.
+The list is read from the scripts themselves, so that it cannot be out of date. `INFO` and `CONFIG GET` are asked for
+and not needed: without INFO a restart or a failover is noticed only by what is missing afterwards, without CONFIG
+nobody warns of settings that break a promise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ USEFUL = {"config|get", "info"}
 """Not needed to work."""
 
 
-def acl_line(user: str, password: str, *, namespace: str = "headway", cluster: bool = False, db: bool = False) -> str:
+def acl_line(
+    user: str, password: str, *, namespace: str = "headway", cluster: bool = False, db: bool = False
+) -> str:
     """The command that makes a user who can do what headway does, and nothing else.
 
     >>> acl_line("limits", "secret", namespace="shop")[:66]

@@ -1,9 +1,9 @@
 """Ways: how a connection to a server is made, for threads and for tasks.
 
-redis-py knows TLS, passwords, sockets and providers of credentials, so the connections are its own; but its pools count
-them, hand them out and retry, which is not wanted here. A way is therefore just the two classes of connections and their
-arguments. It comes from a URI, or from a client that the user has made: then it leads where the client's pool leads, also
-for the other colour of code (a `redis.Redis` serves tasks too, a `redis.asyncio.Redis` threads).
+redis-py knows TLS, passwords, sockets and providers of credentials, so the connections are its own; but its pools
+count them, hand them out and retry, which is not wanted here. A way is therefore just the two classes of connections
+and their arguments. It comes from a URI, or from a client that the user has made: then it leads where the client's
+pool leads, also for the other colour of code (a `redis.Redis` serves tasks too, a `redis.asyncio.Redis` threads).
 
 A way past sentinels asks them, before each connection, who the primary is. After a failover they know before we do.
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headway.engines.redis.address import Address
 
 KEPT = {
-    "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "lib_name", "lib_version",
-    "socket_keepalive", "socket_keepalive_options", "socket_type",
+    "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "lib_name",
+    "lib_version", "socket_keepalive", "socket_keepalive_options", "socket_type",
 }  # fmt: skip
 """Arguments that say where the server is and who we are (as do those for TLS). Others say how redis-py should use its
 connection: how long it waits and how often it retries, how it decodes. That is decided here."""
@@ -170,7 +170,11 @@ def kept(options: dict[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
     >>> kept({"host": "db", "socket_timeout": 5, "ssl_ca_certs": "ca.pem"})
     {'host': 'db', 'ssl_ca_certs': 'ca.pem'}
     """
-    return {name: value for name, value in options.items() if name in KEPT or name.startswith("ssl_") or name in more}
+    return {
+        name: value
+        for name, value in options.items()
+        if name in KEPT or name.startswith("ssl_") or name in more
+    }
 
 
 def arguments_of(kind: type) -> set[str]:
