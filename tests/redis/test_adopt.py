@@ -15,6 +15,8 @@ from headway.core.remote import Remote
 from headway.engines.redis.address import read_address
 from headway.engines.redis.adopt import adopt
 from headway.engines.redis.engine import Engine
+from headway.engines.redis.rights import acl_line
+from headway.engines.redis.scripts import plain_script
 from headway.errors import LimitMismatch
 
 
@@ -67,7 +69,9 @@ def world(server):
 
 
 def send(client, packed):
-    """A command as it travels, said by somebody else."""
+    """A command as it travels, said by somebody else; the server knows the scripts."""
+    for name in ("dump", "adopt"):
+        client.script_load(plain_script(name).text)
     _, *parts = packed.split(b"\r\n$")
     return client.execute_command(*[part.partition(b"\r\n")[2].removesuffix(b"\r\n") for part in parts])
 
@@ -326,6 +330,19 @@ def test_what_its_root_has_forgotten_is_not_brought_back(world) -> None:
     newer = world.limiter({"requests": "5/s", "tokens": "50/s"})
     assert newer.try_acquire({"requests": "bob", "tokens": "acme"}, cost={"requests": 4, "tokens": 50})
     assert not newer.try_acquire({"requests": "bob", "tokens": "acme"}, cost={"requests": 1, "tokens": 0})
+
+
+def test_scripts_are_loaded_again_and_nobody_needs_more_rights(server) -> None:
+    server.client().execute_command(*acl_line("limits", "secret").split())
+    limiter = headway.Limiter("10/s", name="api", engine=server.url.replace("//", "//limits:secret@"))
+    assert limiter.try_acquire(cost=10)
+    for limit in ("10/minute", "11/minute"):
+        server.client().script_flush()
+        limiter.retarget(limit)
+        assert limiter.peek().limit == limiter.limit
+    assert limiter.peek().remaining == 1
+    limiter.close()
+    server.client().acl_deluser("limits")
 
 
 @pytest.mark.realtime

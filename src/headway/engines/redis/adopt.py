@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.ledgers import Meta, Stored, decode, encode
 from headway.engines.redis.scripts import plain_script
-from headway.engines.redis.words import command, kind_of
+from headway.engines.redis.words import command, kind_of, no_script
 from headway.errors import LimitMismatch
 
 if TYPE_CHECKING:
@@ -39,10 +39,7 @@ def adopt(account: Account) -> Generator[bytes, Any, None]:
     places = tuple(dict.fromkeys(account.keys))
     where = account.whereabouts()
     keys = (b"%d" % len(places), *places)
-    reply = yield command(b"EVAL", plain_script("dump").text, *keys, *(b"%d" % place for place in where))
-    if isinstance(reply, Exception):
-        raise reply
-    before, time, *parts = reply
+    before, time, *parts = yield from _run("dump", *keys, *(b"%d" % place for place in where))
     if before is None:
         return  # it has expired: who asks again starts a fresh one
     meta = Meta.read(before)
@@ -65,8 +62,16 @@ def adopt(account: Account) -> Generator[bytes, Any, None]:
         said += [b"%d" % place, *encode(ledger, place, now, meta.epoch)]
     after = meta._replace(seq=meta.seq + 1, last=now, expires=now + longest, governed=spec.generation)
     ms = b"%d" % (int(longest) // 1000 + 2)
-    written = yield command(
-        b"EVAL", plain_script("adopt").text, *keys, before, after.pack(), spec.text, ms, *said
-    )
-    if isinstance(written, Exception):
-        raise written
+    yield from _run("adopt", *keys, before, after.pack(), spec.text, ms, *said)
+
+
+def _run(name: str, *arguments: bytes) -> Generator[bytes, Any, Any]:
+    """What a script answers; asked for by its SHA, as all others are, so that nobody needs the right to say EVAL."""
+    script = plain_script(name)
+    reply = yield command(b"EVALSHA", script.sha, *arguments)
+    if no_script(reply):
+        yield command(b"SCRIPT", b"LOAD", script.text)
+        reply = yield command(b"EVALSHA", script.sha, *arguments)
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
