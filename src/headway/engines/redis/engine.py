@@ -242,11 +242,9 @@ class Engine:
         text = str(cause) or type(cause).__name__
         return EngineUnavailable(self.address, text)
 
-    def refusal(self, error: Exception) -> Exception:
-        """What to raise for an error that a server gave as its answer: whether it is out of order, or we are wrong."""
-        if str(error).startswith(OUT_OF_ORDER) or "non local key" in str(error):
-            return self.unavailable(error)
-        return error
+    def out_of_order(self, error: Exception) -> bool:
+        """Whether a server that gave this error as its answer does not serve now, and may do so later."""
+        return str(error).startswith(OUT_OF_ORDER) or "non local key" in str(error)
 
     def complain(self, cause: BaseException) -> None:
         """Log what is wrong, once until something works again."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from headway.engines.redis.account import Account, Talk
 from headway.engines.redis.wires import TROUBLE, TaskWire, Wire
-from headway.errors import EngineUnavailable
+from headway.errors import EngineUnavailable, HeadwayError
 
 if TYPE_CHECKING:
     from headway.engines.redis.requests import Request
@@ -48,6 +48,10 @@ class Lane:
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
+
+    def told(self, error: Exception) -> Exception:
+        """An error of the server's as one of ours."""
+        return error if isinstance(error, HeadwayError) else self.unavailable(error)
 
     def fail(self, batch: list[Request], error: BaseException) -> None:
         for request in batch:
@@ -122,7 +126,7 @@ class ThreadLane(Lane):
                     if moved is not None and clock.now() < deadline:
                         place = moved
                         continue
-                    self.fail(batch, self.engine.refusal(error))
+                    self.fail(batch, self.told(error))
                     return
                 # Ctrl-C: the others in the batch must not hang, and what was granted is reclaimed by its lease.
                 self.fail(batch, self.unavailable(ConnectionError("the thread that asked was interrupted")))
@@ -217,7 +221,7 @@ class TaskLane(Lane):
                 if moved is not None and loop.time() < deadline:
                     place = moved
                     continue
-                self.fail(batch, self.engine.refusal(error))
+                self.fail(batch, self.told(error))
                 break
             except asyncio.CancelledError:
                 # While connecting: nothing was sent yet.

@@ -30,7 +30,7 @@ TRY, END, WITHDRAW, POLL, RENEW, LOOK, PAUSE, RESET, QUARANTINE, TRUST = range(1
 DENIED, GRANTED, STANDING, REFUSED = 0, 1, 2, 3
 
 HEADER = Struct("<9d")
-HEAD = Struct("<7d24s")
+HEAD = Struct("<8d24s")
 RECORD = Struct("<9d")
 META = Struct("<10d24s")
 
@@ -45,6 +45,7 @@ class Head(NamedTuple):
     quarantine: float
     pause: float
     shift: float
+    waiting: float
     epoch: bytes
 
 

@@ -5,22 +5,14 @@ local function commands(index)
   return {unpack_from('<' .. string.rep('d', #numbers / 8), numbers)}
 end
 
-local first = commands(7)
-local seq, last, quarantined, paused, expires, waiting, shift, governed, born = 0, 0, 0, 0, 0, 0, 0, generation, 0
-local epoch, served_by = stream .. pack('<d', number), ident
+local first = commands(from)
 
 local function refuse(status, detail)
-  return pack('<ddddddd', status, now, seq, detail or 0, 0, 0, 0) .. epoch
+  return pack('<dddddddd', status, now, seq, detail or 0, 0, 0, 0, 0) .. epoch
 end
 
-if stored[1] then
-  local format
-  format, seq, last, quarantined, paused, expires, waiting, shift, governed, born =
-    unpack_from('<dddddddddd', stored[1])
-  epoch, served_by = string.sub(stored[1], 81, 104), string.sub(stored[1], 105)
-  if format ~= FORMAT then
-    return refuse(VERSION, format)
-  end
+if format ~= FORMAT then
+  return refuse(VERSION, format)
 end
 
 if first[1] == QUARANTINE then
@@ -119,7 +111,11 @@ local function open(i, key, value, others)
 end
 
 local own = {}
-for i = 1, count do
+if only then
+  only.id = root .. ':1'
+  own[1], opened[only.id] = only, only
+end
+for i = only and 2 or 1, count do
   local _, key = unpack_from('<dd', ARGV[5], (i - 1) * RECORD + 1)
   if key == 1 then
     own[i] = open(i, root, stored[i + 2])
@@ -134,4 +130,3 @@ end
 -- Nothing is granted for a time before this one.
 local base = math.max(now, quarantined, paused)
 
-local said = {}

@@ -1,7 +1,7 @@
   local blocked = waiting > 0 and serve() or nil
 
-  for index = 7, #ARGV do
-    local command = index == 7 and first or commands(index)
+  for index = from, #ARGV do
+    local command = index == from and first or commands(index)
     local what = command[1]
     if what == TRY then
       -- ticket, may wait or not, longest wait, costs

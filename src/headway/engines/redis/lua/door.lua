@@ -13,7 +13,7 @@
 -- ARGV[7..]  commands: numbers, the first one says which
 --
 -- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine and in a pause, sum
--- of all shifts, the epoch (24 characters), then what each command has to say. With any status but OK nothing has changed.
+-- of all shifts, how many wait, the epoch (24 characters), then what each command has to say. With any status but OK nothing has changed.
 
 local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, ADOPT, EDGES, VERSION = 0, 1, 2, 3, 4, 5, 6, 7, 8
 local TRY, END, WITHDRAW, POLL, RENEW, LOOK, PAUSE, RESET, QUARANTINE, TRUST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
@@ -76,3 +76,25 @@ local function keep_lists(ledger, ticks, all)
     end
   end
 end
+
+local function pack_numbers(numbers)
+  local packed = ''
+  for from = 1, #numbers, 100 do
+    local to = math.min(from + 99, #numbers)
+    packed = packed .. pack('<' .. string.rep('d', to - from + 1), unpack(numbers, from, to))
+  end
+  return packed
+end
+
+local seq, last, quarantined, paused, expires, waiting, shift, governed, born = 0, 0, 0, 0, 0, 0, 0, generation, 0
+local format, epoch, served_by = FORMAT, nil, ident
+if stored[1] then
+  format, seq, last, quarantined, paused, expires, waiting, shift, governed, born =
+    unpack_from('<dddddddddd', stored[1])
+  epoch, served_by = string.sub(stored[1], 81, 104), string.sub(stored[1], 105)
+else
+  epoch = stream .. pack('<d', number)
+end
+
+-- What is said so far, how far we have come, and the ledger if there is only one.
+local said, from, only = {}, 7, nil

@@ -35,12 +35,8 @@ local renewed = expires < now + reset + GRACE / 2
 if renewed then
   expires = now + reset + GRACE
 end
-local answer = pack('<ddddddd', OK, now, seq, expires - now, math.max(0, quarantined - now),
-  math.max(0, paused - now), shift) .. epoch
-for from = 1, #said, 100 do
-  local to = math.min(from + 99, #said)
-  answer = answer .. pack('<' .. string.rep('d', to - from + 1), unpack(said, from, to))
-end
+local answer = pack('<dddddddd', OK, now, seq, expires - now, math.max(0, quarantined - now),
+  math.max(0, paused - now), shift, waiting) .. epoch .. pack_numbers(said)
 local meta = pack('<dddddddddd', FORMAT, seq, now, quarantined, paused, expires, waiting, shift, governed, born)
   .. epoch .. served_by
 if can_queue then
