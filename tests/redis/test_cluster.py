@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from tests.redis import servers
 from tests.redis.checks import TIMEOUT, check_verbs, check_wake, short_lease
 from tests.redis.servers import HOST, eventually
 
@@ -19,6 +20,19 @@ pytestmark = pytest.mark.slow
 @pytest.mark.realtime
 def test_a_cluster(cluster, connect):
     check_verbs(connect(cluster.url))
+
+
+@pytest.mark.realtime
+@pytest.mark.usefixtures("make_tls_server")  # or the test is skipped
+def test_a_cluster_with_tls(make_cluster, connect, tmp_path, monkeypatch):
+    key, trusted = servers.make_certificate(tmp_path)
+    monkeypatch.setattr(servers, "make_certificate", lambda folder: (key, trusted))
+    cluster = make_cluster("redis-server", tls=True, tls_cluster="yes")
+    engine = connect(f"{cluster.url.replace('redis+', 'rediss+')}?ssl_ca_certs={trusted}")
+    check_verbs(engine)
+    with contextlib.closing(cluster.client(ssl=True, ssl_ca_certs=str(trusted))) as client:
+        limiter = Limiter("3/minute", name="many", engine=connect(client))
+        assert all(limiter.try_acquire(f"k{i}") for i in range(9))
 
 
 def test_a_cluster_spreads_ledgers(cluster, connect):

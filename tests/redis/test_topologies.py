@@ -73,6 +73,25 @@ def test_a_service_that_no_sentinel_knows(make_sentinels, connect):
         asyncio.run(Limiter("2/minute", name="x", engine=engine).acquire_async())
 
 
+@pytest.mark.realtime
+@pytest.mark.slow
+def test_a_stopped_primary_is_left(make_sentinels, connect):
+    """It does not end its connections: whoever asks it or listens to it has to notice that it is silent."""
+    sentinels = make_sentinels()
+    engine = connect(short_lease(sentinels.url, 1), 0.3)
+    check_wake(engine)
+    old = sentinels.primary()
+    old.stop()
+    new = eventually(
+        lambda: next((one for one in [sentinels.primary()] if one is not old), None), "a promotion"
+    )
+    eventually(lambda: new.client().pubsub_numsub(engine.wake)[0][1], "a subscription there")
+    limiter = Limiter("5/s", name="x", engine=engine, engine_timeout=0.3)
+    limiter.acquire()
+    asyncio.run(limiter.acquire_async())
+    check_wake(engine)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["thread", "task", "letter"])
 def test_a_primary_that_became_a_replica(make_sentinels, connect, kind):

@@ -24,6 +24,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from redis.crc import key_slot
+
 from headway.engines.redis.ears import ShardedSubscription
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.place import Place
@@ -254,6 +256,4 @@ def slot_of(key: bytes) -> int:
     >>> slot_of(b"headway:{api}") == slot_of(b"headway:{api}:q")
     True
     """
-    from redis.crc import key_slot
-
     return int(key_slot(key))

@@ -158,10 +158,15 @@ class Subscription:
 
     def wait(self, seconds: float) -> None:
         """Take in what comes, for as long as nothing does."""
-        if not self.selector.select(min(seconds, QUIET)):
-            self.ear.check(time.monotonic())
-        else:
-            self.listen_to(self.ear)
+        try:
+            if not self.selector.select(min(seconds, QUIET)):
+                self.ear.check(time.monotonic())
+            else:
+                self.listen_to(self.ear)
+        except TROUBLE as error:
+            # Those who ask would find out too, one after the other, and each after a time-out.
+            self.ear.place.renounce(error)
+            raise
 
     def listen_to(self, ear: Ear) -> None:
         for answer in ear.hear():
@@ -316,6 +321,7 @@ class ShardedSubscription(Subscription):
             self.selector.unregister(ear)
         ear.close()
         self.ears.pop(ear.place, None)
+        ear.place.renounce(error)
         if self.news is ear:
             self.news = None
         self.engine.complain(error)
