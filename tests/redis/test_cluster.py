@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from typing import Any
 
 import pytest
 from tests.redis import servers
@@ -11,6 +12,7 @@ from tests.redis.checks import TIMEOUT, check_verbs, check_wake, short_lease
 from tests.redis.servers import HOST, eventually
 
 from headway import Limiter
+from headway.engines.redis import shards
 from headway.engines.redis.cluster import slot_of
 from headway.errors import EngineUnavailable
 
@@ -197,7 +199,7 @@ def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
     engine = connect(short_lease(cluster.url, 1), 0.5)
     limiter = Limiter("1 concurrent", name="held", engine=engine, engine_timeout=0.5)
     permit = limiter.acquire()
-    eventually(lambda: client.dbsize(), "a copy of the ledger")
+    eventually(client.dbsize, "a copy of the ledger")
     eventually(lambda: len(engine.places()) >= 3, "the map")
     dead.kill()
     permit.complete()
@@ -212,4 +214,32 @@ def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
     assert time.monotonic() - began < 25
     asyncio.run(limiter.acquire_async(timeout=20)).complete()
     eventually(lambda: not any(place.posts.unheard for place in engine.places()), "letters that arrive")
+    check_wake(engine)
+
+
+@pytest.mark.realtime
+def test_channels_are_kept_only_while_somebody_waits(cluster, connect, monkeypatch):
+    """Two limiters of one name share a channel: it ends when nobody waits in either."""
+    monkeypatch.setattr(shards, "LINGER", 0.2)
+    engine = connect(cluster.url)
+    limiters = [Limiter("1 concurrent", name="wake", engine=engine, engine_timeout=TIMEOUT) for _ in range(2)]
+    node = cluster.owner("headway:{wake}").client()
+    permit = limiters[0].acquire()
+    got: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda one=one: got.append(one.acquire(timeout=20))) for one in limiters
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(node.execute_command("PUBSUB SHARDCHANNELS")) == 1, "one channel")
+    time.sleep(2.2)  # a round or two of forgetting
+    assert len(node.execute_command("PUBSUB SHARDCHANNELS")) == 1
+    for count in (1, 2):
+        permit.complete()
+        ended = time.monotonic()
+        eventually(lambda count=count: len(got) == count, "the next one")
+        assert time.monotonic() - ended < 1
+        permit = got[-1]
+    permit.complete()
+    eventually(lambda: not node.execute_command("PUBSUB SHARDCHANNELS"), "the end of the channel")
     check_wake(engine)

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from redis.crc import key_slot
 
-from headway.engines.redis.ears import ShardedSubscription
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.place import Place
+from headway.engines.redis.shards import ShardedSubscription
 from headway.engines.redis.wires import TROUBLE, PostWire
 from headway.engines.redis.words import command
 from headway.errors import HeadwayError
@@ -124,12 +124,8 @@ class ClusterEngine(Engine):
         try:
             for place in self.places():
                 try:
-                    wire = place.take(0)
-                    answer = wire.ask(command(b"CLUSTER", b"SLOTS"))
-                    place.put_back(wire)
-                except TROUBLE:
-                    continue
-                except HeadwayError:
+                    answer = place.ask(command(b"CLUSTER", b"SLOTS"))[0]
+                except (HeadwayError, *TROUBLE):
                     continue
                 if isinstance(answer, list) and answer:
                     self._learn(answer, place)
