@@ -14,6 +14,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from hiredis import ReplyError
+
 from headway.clock import SYSTEM
 from headway.engines.redis.address import Address
 from headway.engines.redis.ears import Subscription
@@ -240,6 +242,10 @@ class Engine:
         self.complain(cause)
         text = str(cause) or type(cause).__name__
         return EngineUnavailable(self.address, text)
+
+    def refusal(self, error: Exception) -> Exception:
+        """What to raise for what went wrong: an error of the server's becomes one of ours."""
+        return self.unavailable(error) if isinstance(error, ReplyError) else error
 
     def out_of_order(self, error: Exception) -> bool:
         """Whether a server that gave this error as its answer does not serve now, and may do so later."""
