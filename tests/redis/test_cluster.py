@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import threading
 import time
+from typing import Any
 
 import pytest
+from tests.redis import servers
 from tests.redis.checks import TIMEOUT, check_verbs, check_wake, short_lease
 from tests.redis.servers import HOST, eventually
 
 from headway import Limiter
+from headway.engines.redis import shards
 from headway.engines.redis.cluster import slot_of
 from headway.errors import EngineUnavailable
 
@@ -19,6 +22,19 @@ pytestmark = pytest.mark.slow
 @pytest.mark.realtime
 def test_a_cluster(cluster, connect):
     check_verbs(connect(cluster.url))
+
+
+@pytest.mark.realtime
+@pytest.mark.usefixtures("make_tls_server")  # or the test is skipped
+def test_a_cluster_with_tls(make_cluster, connect, tmp_path, monkeypatch):
+    key, trusted = servers.make_certificate(tmp_path)
+    monkeypatch.setattr(servers, "make_certificate", lambda folder: (key, trusted))
+    cluster = make_cluster("redis-server", tls=True, tls_cluster="yes")
+    engine = connect(f"{cluster.url.replace('redis+', 'rediss+')}?ssl_ca_certs={trusted}")
+    check_verbs(engine)
+    with contextlib.closing(cluster.client(ssl=True, ssl_ca_certs=str(trusted))) as client:
+        limiter = Limiter("3/minute", name="many", engine=connect(client))
+        assert all(limiter.try_acquire(f"k{i}") for i in range(9))
 
 
 def test_a_cluster_spreads_ledgers(cluster, connect):
@@ -105,9 +121,8 @@ def test_a_slot_that_is_moved(make_cluster, connect):
     fresh = Limiter("5/s", name="fresh", engine=engine, engine_timeout=TIMEOUT)
 
     def between():
-        for verb in (fresh.try_acquire, lambda: asyncio.run(fresh.try_acquire_async())):
-            with contextlib.suppress(EngineUnavailable):
-                verb()
+        assert fresh.try_acquire()
+        assert asyncio.run(fresh.try_acquire_async())
 
     _, new = move_slot(cluster, "headway:{moving}")
     grants = []
@@ -183,7 +198,7 @@ def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
     engine = connect(short_lease(cluster.url, 1), 0.5)
     limiter = Limiter("1 concurrent", name="held", engine=engine, engine_timeout=0.5)
     permit = limiter.acquire()
-    eventually(lambda: client.dbsize(), "a copy of the ledger")
+    eventually(client.dbsize, "a copy of the ledger")
     eventually(lambda: len(engine.places()) >= 3, "the map")
     dead.kill()
     permit.complete()
@@ -198,4 +213,32 @@ def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
     assert time.monotonic() - began < 25
     asyncio.run(limiter.acquire_async(timeout=20)).complete()
     eventually(lambda: not any(place.posts.unheard for place in engine.places()), "letters that arrive")
+    check_wake(engine)
+
+
+@pytest.mark.realtime
+def test_channels_are_kept_only_while_somebody_waits(cluster, connect, monkeypatch):
+    """Two limiters of one name share a channel: it ends when nobody waits in either."""
+    monkeypatch.setattr(shards, "LINGER", 0.2)
+    engine = connect(cluster.url)
+    limiters = [Limiter("1 concurrent", name="wake", engine=engine, engine_timeout=TIMEOUT) for _ in range(2)]
+    node = cluster.owner("headway:{wake}").client()
+    permit = limiters[0].acquire()
+    got: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda one=one: got.append(one.acquire(timeout=20))) for one in limiters
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(node.execute_command("PUBSUB SHARDCHANNELS")) == 1, "one channel")
+    time.sleep(2.2)  # a round or two of forgetting
+    assert len(node.execute_command("PUBSUB SHARDCHANNELS")) == 1
+    for count in (1, 2):
+        permit.complete()
+        ended = time.monotonic()
+        eventually(lambda count=count: len(got) == count, "the next one")
+        assert time.monotonic() - ended < 1
+        permit = got[-1]
+    permit.complete()
+    eventually(lambda: not node.execute_command("PUBSUB SHARDCHANNELS"), "the end of the channel")
     check_wake(engine)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import pickle
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import pytest
 from tests.redis.checks import check_verbs
 from tests.redis.servers import HOST, free_port
 
+import redis
 from headway import Limiter
 from headway.engines.redis import open_engine
 from headway.engines.redis.greeting import greeting
@@ -120,6 +122,13 @@ def test_without_redis_py():
     script = "import sys; sys.modules['redis'] = None; import headway; headway.Limiter('1/s', name='x', engine='redis://db')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "pip install 'headway[redis]'" in done.stderr.splitlines()[-1]
+
+
+def test_an_engine_travels_by_its_address(valkey, connect):
+    engine = connect(f"{valkey.url}?namespace=shop")
+    assert pickle.loads(pickle.dumps(engine)) is engine
+    with redis.Redis(host=HOST) as client, pytest.raises(TypeError, match="name the engine by its URI"):
+        pickle.dumps(open_engine(client, 0.25))
 
 
 # -- rights ----------------------------------------------------------------------------------------------

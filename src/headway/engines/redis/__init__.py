@@ -2,9 +2,9 @@
 
 From the bottom: `lua/` decides, on the server; `words` and `scripts` say how it is spoken to; `account` is a client's
 side of a ledger, `requests` what can be wanted of it; `address`, `ways` and `clients` say where servers are, `wires`
-and `place` are connections to them, `lanes` and `letters` what travels on them, `ears` what is heard; `keeper` looks
-after those who wait; `engine` has it all for one server or a Sentinel's primary, `cluster` for many, `lodging` for
-one of our own.
+and `place` are connections to them, `lanes` and `letters` what travels on them, `ears` and `shards` what is heard;
+`keeper` looks after those who wait; `engine` has it all for one server or a Sentinel's primary, `cluster` for many,
+`lodging` for one of our own.
 """
 
 from __future__ import annotations

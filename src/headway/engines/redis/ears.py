@@ -1,14 +1,12 @@
 """Listening: the channels on which a process is told that somebody's turn has come.
 
 On one server that is one subscription for the whole process: `<namespace>:wake:<process>`, and `<namespace>:news` for
-what concerns everybody (pauses, losses). In a cluster a message that is published is carried to every node, which
-would make the cluster slower the larger it is; so there a call goes to a *sharded* channel, `<root>:wake:<process>`,
-that lives in the slot of its ledger. The process listens to it on that slot's node while somebody stands in that
-ledger's queue.
+what concerns everybody (pauses, losses). A cluster has more of them, see `shards.py`.
 
-An `Ear` is one connection that listens; `Subscription` has one, `ShardedSubscription` one for each node. Both are
-used by one thread, the listener of `keeper.py`; only `follow` comes from others. An ear that hears nothing for a
-while asks whether anybody is there: a server that was stopped does not end its connections.
+An `Ear` is one connection that listens, and `Subscription` has one. It is used by one thread, the listener of
+`keeper.py`; only `follow` comes from others. An ear that hears nothing for a while asks whether anybody is there: a
+server that was stopped does not end its connections. Then nobody else should wait for it either, so all connections to
+it are given up.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.place import Unreachable
 from headway.engines.redis.wires import TROUBLE, new_reader
 from headway.engines.redis.words import command
 
@@ -37,10 +34,6 @@ QUIET = 1.0
 """Seconds of silence after which one asks whether anybody is there."""
 PATIENCE = 2.0
 """Seconds that the answer may take."""
-AGAIN = 0.2
-"""Seconds until a node that could not be reached is tried again."""
-LINGER = 5.0
-"""Seconds for which a channel is kept after nobody waits on it any more: mostly somebody will again."""
 
 
 class Ear:
@@ -158,10 +151,15 @@ class Subscription:
 
     def wait(self, seconds: float) -> None:
         """Take in what comes, for as long as nothing does."""
-        if not self.selector.select(min(seconds, QUIET)):
-            self.ear.check(time.monotonic())
-        else:
-            self.listen_to(self.ear)
+        try:
+            if not self.selector.select(min(seconds, QUIET)):
+                self.ear.check(time.monotonic())
+            else:
+                self.listen_to(self.ear)
+        except TROUBLE as error:
+            # Those who ask would find out too, one after the other, and each after a time-out.
+            self.ear.place.renounce(error)
+            raise
 
     def listen_to(self, ear: Ear) -> None:
         for answer in ear.hear():
@@ -182,170 +180,3 @@ class Subscription:
     def confirmed(self, channel: bytes) -> None: ...
 
     def ended(self, ear: Ear, channel: bytes) -> None: ...
-
-
-class ShardedSubscription(Subscription):
-    """The channels of this process in a cluster: one for each ledger in whose queue somebody stands."""
-
-    def __init__(self, engine: Engine) -> None:
-        Subscription.__init__(self, engine)
-        self.ears: dict[Place, Ear] = {}
-        self.followed: dict[Account, bytes] = {}
-        self.accounts: dict[bytes, Account] = {}
-        # Where each channel is listened to, and since when nobody needs it.
-        self.where: dict[bytes, Ear] = {}
-        self.unused: dict[bytes, float] = {}
-        self.wanted: deque[Account] = deque()
-        self.later: list[tuple[float, Account]] = []
-        self.next_round = 0.0
-        self.news: Ear | None = None
-        self.bell, self.ringer = socket.socketpair()
-
-    def begin(self) -> None:
-        self.bell.settimeout(0)
-        self.ringer.settimeout(0)
-        self.selector.register(self.bell, selectors.EVENT_READ)
-        for account in list(self.engine.keeper.accounts):
-            if account.standing:
-                self.follow(account)
-        self.tend()
-
-    def __exit__(self, *error: object) -> None:
-        Subscription.__exit__(self, *error)
-        self.bell.close()
-        self.ringer.close()
-
-    def follow(self, account: Account) -> None:
-        """From any thread."""
-        if account not in self.followed:
-            self.followed[account] = channel = account.keys[0] + b":wake:" + self.engine.process
-            self.accounts[channel] = account
-            self.wanted.append(account)
-            with contextlib.suppress(OSError):
-                self.ringer.send(b".")
-
-    def wait(self, seconds: float) -> None:
-        pause = AGAIN if self.later or self.news is None else QUIET
-        for key, _ in self.selector.select(min(seconds, pause)):
-            if key.data is None:
-                with contextlib.suppress(OSError):
-                    self.bell.recv(4096)
-                continue
-            try:
-                self.listen_to(key.data)
-            except TROUBLE as error:
-                self.lost(key.data, error)
-        self.tend()
-
-    def tend(self) -> None:
-        """Listen where it is wanted, and not where nobody waits any more."""
-        now = time.monotonic()
-        due = [account for at, account in self.later if at <= now]
-        self.later = [(at, account) for at, account in self.later if at > now]
-        while self.wanted:
-            due.append(self.wanted.popleft())
-        for account in due:
-            self.subscribe(account, now)
-        if now >= self.next_round:
-            self.next_round = now + QUIET
-            self.listen_for_news()
-            self.forget_unused(now)
-            for ear in list(self.ears.values()):
-                try:
-                    ear.check(now)
-                except TROUBLE as error:
-                    self.lost(ear, error)
-
-    def subscribe(self, account: Account, now: float) -> None:
-        channel = self.followed.get(account)
-        if channel is None or channel in self.where:
-            return
-        place = self.engine.place_of(account)
-        try:
-            ear = self.ear_at(place)
-            ear.expected.append(channel)
-            self.where[channel] = ear
-            ear.say(b"SSUBSCRIBE", channel)
-        except TROUBLE as error:
-            if place in self.ears:
-                self.lost(self.ears[place], error)
-            else:
-                self.engine.revive(place, error)
-                self.later.append((now + AGAIN, account))
-
-    def ear_at(self, place: Place) -> Ear:
-        ear = self.ears.get(place)
-        if ear is None:
-            ear = self.ears[place] = self.open_ear(place)
-        return ear
-
-    def listen_for_news(self) -> None:
-        """On any node: what is published plainly is carried to all."""
-        if self.news is not None:
-            return
-        for place in self.engine.places():
-            try:
-                ear = self.ear_at(place)
-                ear.expected.append(self.engine.news)
-                ear.say(b"SUBSCRIBE", self.engine.news)
-            except TROUBLE:
-                continue
-            self.news = ear
-            return
-
-    def forget_unused(self, now: float) -> None:
-        for account, channel in list(self.followed.items()):
-            if account.standing:
-                self.unused.pop(channel, None)
-            elif now - self.unused.setdefault(channel, now) > LINGER:
-                # Whoever begins to stand now either sees that it is not followed any more, or is seen here.
-                del self.followed[account]
-                if account.standing:
-                    self.followed[account] = channel
-                    continue
-                del self.unused[channel]
-                self.accounts.pop(channel, None)
-                ear = self.where.pop(channel, None)
-                if ear is not None:
-                    with contextlib.suppress(OSError):
-                        ear.say(b"SUNSUBSCRIBE", channel)
-
-    def lost(self, ear: Ear, error: Exception) -> None:
-        """A connection has ended: its channels are asked for again, wherever they are now."""
-        with contextlib.suppress(KeyError, ValueError):
-            self.selector.unregister(ear)
-        ear.close()
-        self.ears.pop(ear.place, None)
-        if self.news is ear:
-            self.news = None
-        self.engine.complain(error)
-        if isinstance(error, Unreachable) or not ear.heard > ear.asked:
-            self.engine.revive(ear.place, error)
-        for channel, other in list(self.where.items()):
-            if other is ear:
-                self.again(channel, AGAIN)
-
-    def again(self, channel: bytes, delay: float) -> None:
-        self.where.pop(channel, None)
-        account = self.accounts.get(channel)
-        if account is not None:
-            self.later.append((time.monotonic() + delay, account))
-
-    def refused(self, ear: Ear, error: Exception) -> None:
-        channel = ear.expected.popleft() if ear.expected else b""
-        account = self.accounts.get(channel)
-        if account is not None:
-            moved = self.engine.moved(account, error)
-            self.again(channel, 0 if moved is not None and str(error).startswith("MOVED") else AGAIN)
-
-    def confirmed(self, channel: bytes) -> None:
-        """What was said before we could hear it is asked for."""
-        account = self.accounts.get(channel)
-        if account is not None:
-            account.visited = 0
-            self.engine.keeper.wake()
-
-    def ended(self, ear: Ear, channel: bytes) -> None:
-        """The slot went to another node, if it was not we who wanted it to end."""
-        if self.where.get(channel) is ear:
-            self.again(channel, 0)

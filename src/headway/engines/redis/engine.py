@@ -16,6 +16,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from hiredis import ReplyError
+
 from headway.clock import SYSTEM
 from headway.engines.redis.address import Address
 from headway.engines.redis.ears import Subscription
@@ -156,16 +158,15 @@ class Engine:
             clock, trips = self.clock, []
             try:
                 place = self.places()[0]
-                wire = place.take(0)
-                for _ in range(5):
+                for _ in range(6):
                     begin = clock.now()
-                    wire.ask(command(b"PING"))
+                    place.ask(command(b"PING"))
                     trips.append(clock.now() - begin)
-                place.put_back(wire)
-            except TROUBLE as error:
+            except (EngineUnavailable, *TROUBLE) as error:
                 self.complain(error)
                 return 0
-            self._round_trip = sorted(trips)[2]
+            # The first one had to connect.
+            self._round_trip = sorted(trips[1:])[2]
         return self._round_trip
 
     # -- talking -----------------------------------------------------------------------------------------
@@ -272,10 +273,12 @@ class Engine:
         return EngineUnavailable(self.address, text)
 
     def refusal(self, error: Exception) -> Exception:
-        """What to raise for an error that a server gave as its answer: whether it is out of order, or we are wrong."""
-        if str(error).startswith(OUT_OF_ORDER) or "non local key" in str(error):
-            return self.unavailable(error)
-        return error
+        """What to raise for what went wrong: an error of the server's becomes one of ours."""
+        return self.unavailable(error) if isinstance(error, ReplyError) else error
+
+    def out_of_order(self, error: Exception) -> bool:
+        """Whether a server that gave this error as its answer does not serve now, and may do so later."""
+        return str(error).startswith(OUT_OF_ORDER) or "non local key" in str(error)
 
     def complain(self, cause: BaseException) -> None:
         """Log what is wrong, once until something works again."""

@@ -46,7 +46,7 @@ class Letter:
         engine = self.account.spec.engine
         if isinstance(reply, Exception):
             elsewhere = engine.moved(self.account, reply) is not None
-            if elsewhere or words.no_script(reply) or engine.refusal(reply) is not reply:
+            if elsewhere or words.no_script(reply) or engine.out_of_order(reply):
                 engine.ask_later(self.request)
             else:
                 log.warning("limiter %r: an end was refused by the engine: %s", self.account.spec.name, reply)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,6 @@ class Place:
     def reset(self) -> None:
         """Start without connections: in a forked child those of its parent are not its own."""
         self._idle: deque[Wire] = deque()
-        self._lock = threading.Lock()
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = weakref.WeakKeyDictionary()
         self.posts = PostWire(self)
 
@@ -75,6 +73,17 @@ class Place:
         except TROUBLE as error:
             raise unreachable(error) from error
         return wire
+
+    def ask(self, *payloads: bytes) -> list[Any]:
+        """Ask one thing after the other; what the server calls an error is an answer."""
+        wire = self.take(0)
+        try:
+            answers = [wire.ask(payload) for payload in payloads]
+        except BaseException:
+            wire.close()
+            raise
+        self.put_back(wire)
+        return answers
 
     def put_back(self, wire: Wire | None) -> None:
         if wire is not None:
