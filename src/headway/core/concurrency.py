@@ -11,7 +11,8 @@ shared ledger a permit has a *lease*: its holder says from time to time that it 
 what was neither ended nor renewed for a whole lease is given back. Now it matters whose permit ends: one that
 has expired was given to somebody else, and if its holder comes back after all, that must not mint another. So
 the ledger keeps runs of (granted or renewed at, count), as a window does, and an end takes what is still there
-under its mark: nothing, when it has expired.
+under its mark: nothing, when it has expired. No two permits share a mark, or who renews one that has ended would
+renew another's: of several at the same tick, each later one is noted a tick later.
 
 Worked example, 2 concurrent, lease 10 s: A goes at 0, B at 1; A renews at 6 and vanishes, B vanishes at once. C
 asks at 7 and hears "nothing exact; 11 at the latest", for B's lease is over then, and A's at 16.
@@ -28,7 +29,7 @@ from headway.core.ledger import FOREVER, Ledger, Rule, ticks
 from headway.core.runs import Runs
 
 if TYPE_CHECKING:
-    from headway.core.limits import Concurrency
+    from headway.core.limits import Concurrency, Limit
 
 
 class ConcurrencyRule(Rule):
@@ -39,6 +40,10 @@ class ConcurrencyRule(Rule):
     def __init__(self, limit: Concurrency, tick_ns: int = 1, lease_ns: int = 0) -> None:
         Rule.__init__(self, limit, tick_ns, held=True)
         self.lease = ticks(lease_ns, tick_ns)
+
+    def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
+        Rule.__init__(self, limit, tick_ns, held=True)
+        self.lease = own[0]
 
     def open(self) -> Ledger:
         return ConcurrencyLedger(self)
@@ -91,14 +96,20 @@ class ConcurrencyLedger(Ledger):
         if self.out == 0:
             self.lease = self.rule.lease
         self.out += cost
-        return self.leases.add(at, cost)
+        return self.note(at, cost)
+
+    def note(self, at: int, cost: int) -> int:
+        """Under a mark of its own."""
+        if self.leases.size > 0 and self.leases.last_time() >= at:  # type: ignore[union-attr] # it has leases
+            at = self.leases.last_time() + 1  # type: ignore[union-attr]
+        return self.leases.add(at, cost)  # type: ignore[union-attr]
 
     def renew(self, now: int, cost: int, mark: int) -> int:
         if self.leases is None:
             return mark
         self.advance(now)
         found = self.leases.remove(mark, cost)
-        return self.leases.add(now, found) if found > 0 else -1
+        return self.note(now, found) if found > 0 else -1
 
     def give_back(self, now: int, cost: int, mark: int) -> None:
         if self.leases is None:
@@ -157,3 +168,10 @@ class ConcurrencyLedger(Ledger):
 
     def state(self) -> tuple[int, ...]:
         return (self.out,) if self.leases is None else (self.out, self.lease, *self.leases.pairs())
+
+    def restore(self, state: tuple[int, ...], tally: int) -> None:
+        self.out = state[0]
+        if self.leases is not None:
+            self.lease = state[1]
+            for i in range(2, len(state), 2):
+                self.leases.add(state[i], state[i + 1])

@@ -19,9 +19,9 @@ from collections import deque
 
 from headway.clock import SYSTEM
 from headway.engines.redis.account import Account, Talk
-from headway.engines.redis.requests import NOTHING, Echo, Request
-from headway.engines.redis.wires import TROUBLE, LoopEnded, TaskWire, Wire
-from headway.errors import EngineUnavailable, HeadwayError
+from headway.engines.redis.requests import NOTHING, Echo, End, Request
+from headway.engines.redis.wires import TROUBLE, LoopEnded, Overdue, TaskWire, Wire
+from headway.errors import EngineUnavailable
 
 MOST = 256
 """Requests in one command: a script keeps the server from everybody else."""
@@ -56,10 +56,6 @@ class Lane:
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
 
-    def told(self, error: Exception) -> Exception:
-        """An error of the server's as one of ours."""
-        return error if isinstance(error, HeadwayError) else self.unavailable(error)
-
     def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
         """Tell everybody in the batch, and who waits behind it: they have waited for the same answer."""
         for request in batch:
@@ -91,23 +87,27 @@ class Doubt:
         self.first = first
 
     def settle(self) -> None:
-        """Say something of no consequence under its number: the script answers with the command's own answer if it was
-        applied; if it was not, it never will be."""
+        """Say something of no consequence under its number, and whatever ended: the script answers with the command's own
+        answer if it was applied; if it was not, it never will be, and what ended has been said now."""
         account = self.account
         place = account.spec.engine.place_of(account)
         wire = place.take(0)
         try:
-            question = Echo(account, self.batch)
-            talk = Talk(account, [question], self.stream, self.number, wire.ident, account.spec.timeout_ns, self.first)
-            flow = talk.converse()
-            payload = next(flow)
-            while True:
-                payload = flow.send(wire.ask(payload))
+            ends = [request for request in self.batch if type(request) is End and request.epoch == account.epoch]
+            said: list[Request] = [*ends, Echo(account, [request for request in self.batch if type(request) is not End])]
+            talk = Talk(account, said, self.stream, self.number, wire.ident, account.spec.timeout_ns, self.first)
+            reply = wire.ask(talk.open())
+            if not talk.settle(reply):
+                flow = talk.converse(reply)
+                payload = next(flow)
+                while True:
+                    payload = flow.send(wire.ask(payload))
         except StopIteration:
-            place.put_back(wire)
+            pass
         except BaseException:
             wire.close()
             raise
+        place.put_back(wire)
 
 
 class ThreadLane(Lane):
@@ -128,6 +128,8 @@ class ThreadLane(Lane):
         lock = self.lock
         if lock.acquire(blocking=False):
             batch = [request, *self.gather()] if self.queue else [request]
+            if self.account.ends:
+                batch = self.account.take_ends() + batch
         else:
             self.queue.append(request)
             # Who has the lock is bound by the engine's time-out, and so is who sends what has gathered meanwhile.
@@ -170,25 +172,28 @@ class ThreadLane(Lane):
             try:
                 wire = place.take(deadline)
                 talk = self.talk(batch, wire.ident)
-                flow = talk.converse()
-                payload = next(flow)
+                payload = talk.open()
                 if self.first:
-                    wire.limit(deadline - clock.now())
+                    wire.limit((deadline - talk.sent) / 1e9)
                 else:
                     self.first = talk.sent
-                answer = wire.ask(payload)
+                reply = wire.ask(payload)
+                if talk.settle(reply):
+                    place.put_back(wire)
+                    return
+                flow = talk.converse(reply)
+                payload = next(flow)
                 while True:
-                    payload = flow.send(answer)
                     # It takes more than one question, and all of them have the time of one.
-                    wire.limit(deadline - clock.now())
-                    answer = wire.ask(payload)
+                    wire.limit((deadline - clock.now()) / 1e9)
+                    payload = flow.send(wire.ask(payload))
             except StopIteration:
                 place.put_back(wire)
                 return
             except TROUBLE as error:
                 if wire is not None:
                     wire.close()
-                if clock.now() >= deadline or not place.again(error):
+                if not place.again(error) or clock.now() >= deadline:
                     self.fail(batch, self.unavailable(error))
                     return
                 place = self.engine.place_of(self.account)
@@ -200,7 +205,7 @@ class ThreadLane(Lane):
                     if moved is not None and clock.now() < deadline:
                         place = moved
                         continue
-                    self.fail(batch, self.told(error), False)
+                    self.fail(batch, self.engine.refusal(error), False)
                     return
                 # Ctrl-C: whoever comes next sends it again, with its number, and who was interrupted gives back.
                 self.unfinished = batch
@@ -238,17 +243,26 @@ class TaskLane(Lane):
         else:
             self.busy = True
             batch = [request]
+            if self.account.ends:
+                batch = self.account.take_ends() + batch
         try:
             await self._round(batch)
         finally:
             for other in reversed(batch):
                 if not other.done and other is not request:
-                    self.queue.appendleft(other)
+                    self._keep(other)
                 elif other.waiter is not None and not other.waiter.done():
                     other.waiter.set_result(None)
             self._pass_on()
         if request.error is not None:
             raise request.error
+
+    def _keep(self, request: Request) -> None:
+        """It has not been sent, as the task that was about to do it was cancelled."""
+        if request.waiter is not None:
+            self.queue.appendleft(request)
+        else:
+            request.unheard()
 
     def _pass_on(self) -> None:
         """Let the next one send what has gathered."""
@@ -279,8 +293,8 @@ class TaskLane(Lane):
             try:
                 wire = place.wire_of(loop) or await place.open_wire(loop, deadline)
                 talk = self.talk(batch, wire.ident)
-                flow = talk.converse()
-                payload = next(flow)
+                flow = None
+                payload = talk.open()
                 self.first = self.first or talk.sent
                 while True:
                     reply = wire.ask(payload)
@@ -293,13 +307,21 @@ class TaskLane(Lane):
                         answer = reply.result()
                     finally:
                         timer.cancel()
-                    payload = flow.send(answer)
+                    if flow is not None:
+                        payload = flow.send(answer)
+                    elif talk.settle(answer):
+                        break
+                    else:
+                        flow = talk.converse(answer)
+                        payload = next(flow)
+                break
             except StopIteration:
                 break
             except TROUBLE as error:
                 if wire is not None:
                     place.drop_wire(loop, wire)
-                if loop.time() >= deadline or isinstance(error, LoopEnded) or not place.again(error):
+                again = place.again(error) or isinstance(error, Overdue)
+                if not again or isinstance(error, LoopEnded) or loop.time() >= deadline:
                     self.fail(batch, self.unavailable(error))
                     break
                 place = self.engine.place_of(self.account)
@@ -308,7 +330,7 @@ class TaskLane(Lane):
                 if moved is not None and loop.time() < deadline:
                     place = moved
                     continue
-                self.fail(batch, self.told(error), False)
+                self.fail(batch, self.engine.refusal(error), False)
                 break
             except asyncio.CancelledError as error:
                 # While connecting. What was not sent yet is for the others to send, if there are any.

@@ -10,10 +10,15 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.engines.redis import words
-from headway.engines.redis.words import TICK, Head, numbers
+from headway.engines.redis.words import TICK, numbers
+
+try:
+    import cython
+except ImportError:
+    from headway import _cython as cython
 
 if TYPE_CHECKING:
-    from headway.engines.redis.account import Account
+    from headway.engines.redis.account import Account, Talk
 
 COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
 
@@ -47,7 +52,7 @@ class Request:
         # The future of the task that waits for somebody else to send it along.
         self.waiter: Any = None
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         """Take one's part of the answer; returns where the next one's begins."""
         self.done = True
         return position
@@ -82,12 +87,19 @@ class Call(NamedTuple):
 class Ask(Request):
     """A permit: now, at a promised time, or after standing in the ledger's queue."""
 
-    __slots__ = ("__weakref__", "costs", "due", "expires", "head", "heard", "marks", "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict")
+    __slots__ = (
+        "__weakref__", "costs", "due", "expires", "heard", "marks", "pause", "quarantine", "ready", "returned", "rows",
+        "shift", "slot", "stood", "ticket", "verdict",
+    )  # fmt: skip
 
     def __init__(
         self, account: Account, ticket: int, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
     ) -> None:
-        Request.__init__(self, account, numbers(words.TRY, ticket, patient, longest, *costs))
+        if cython.compiled:
+            said = pack_try(ticket, patient, longest, costs)  # type: ignore[name-defined] # noqa: F821 - in requests.pxd
+        else:
+            said = numbers(words.TRY, ticket, patient, longest, *costs)
+        Request.__init__(self, account, said)
         self.ticket = ticket
         self.costs = costs
         self.verdict = -1
@@ -95,24 +107,26 @@ class Ask(Request):
         self.rows: list[Row] = []
         self.shift = 0.0
         self.slot = 0
+        # The slot by the server's clock.
         self.due = 0.0
         self.expires = 0
         self.ready = 0
         self.heard = 0
         self.stood = False
         self.returned = False
-        self.head: Head | None = None
+        self.quarantine = self.pause = 0.0
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.head = head
-        self.heard = received
+        self.quarantine = talk.quarantine
+        self.pause = talk.pause
+        self.heard = received = talk.received
         width = len(self.costs)
         verdict = int(said[position])
         if verdict == words.GRANTED:
             end = position + 2 + 2 * width
-            self.due = head.now + said[position + 1]
-            self.grant(said[position + 1], said[position + 2 : end], head.shift, head.epoch, sent, received)
+            self.due = talk.now + said[position + 1]
+            self.grant(said[position + 1], said[position + 2 : end], talk.shift, talk.heard_epoch, talk.sent, received)
             if self.orphan:
                 self.give_back()
             return end
@@ -123,7 +137,7 @@ class Ask(Request):
             if self.orphan:
                 self.account.post(Withdraw(self))
             elif self.account.standing.get(self.ticket) is not self:
-                self.epoch = head.epoch
+                self.epoch = talk.heard_epoch
                 self.account.stand(self)
                 if self.orphan:
                     self.withdraw()
@@ -189,12 +203,20 @@ class End(Request):
 
     def __init__(self, ask: Ask, how: int, actual: tuple[int, ...] | None = None) -> None:
         # What was granted to who stood in the queue is kept there until it has been heard of.
-        said: list[float] = [words.END, how, ask.ticket if ask.stood else 0]
-        marks = ask.marks
-        for i, cost in enumerate(ask.costs):
-            said += (cost, marks[2 * i], marks[2 * i + 1], cost if actual is None else actual[i])
-        Request.__init__(self, ask.account, numbers(*said))
+        ticket = ask.ticket if ask.stood else 0
+        if cython.compiled:
+            said = pack_end(how, ticket, ask.costs, ask.marks, actual)  # type: ignore[name-defined] # noqa: F821
+        else:
+            parts: list[float] = [words.END, how, ticket]
+            for i, cost in enumerate(ask.costs):
+                parts += (cost, ask.marks[2 * i], ask.marks[2 * i + 1], cost if actual is None else actual[i])
+            said = numbers(*parts)
+        Request.__init__(self, ask.account, said)
         self.epoch = ask.epoch
+
+    def unheard(self) -> None:
+        """It has not left this machine, so it can be said again."""
+        self.account.spec.engine.post_now(self)
 
 
 class Withdraw(Request):
@@ -218,20 +240,21 @@ class Poll(Request):
             self, account, numbers(words.POLL, len(self.asks), *[ask.ticket for ask in self.asks])
         )
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
         for ask in self.asks:
             verdict = said[position]
             if verdict == words.GRANTED:
                 end = position + 2 + 2 * len(ask.costs)
-                ask.called(said[position + 1], said[position + 2 : end], head.epoch, sent, received)
+                heard = (said[position + 1], said[position + 2 : end])
+                ask.called(*heard, talk.heard_epoch, talk.sent, talk.received)
                 if ask.orphan and ask.verdict == words.STANDING:
-                    # It gave its place back, but not before it was called: what it was given is with us, not in the ledger.
-                    ask.grant(said[position + 1], said[position + 2 : end], head.shift, head.epoch, sent, received)
+                    # It gave its place back, but was called before: what it was given is with us, not in the ledger.
+                    ask.grant(*heard, talk.shift, talk.heard_epoch, talk.sent, talk.received)
                     ask.give_back()
                 position = end
             elif verdict == words.STANDING:
-                ask.ready = received + self.account.spec.stretched(said[position + 1])
+                ask.ready = talk.received + self.account.spec.stretched(said[position + 1])
                 position += 2
             else:
                 position += 1
@@ -251,11 +274,11 @@ class Echo(Request):
         Request.__init__(self, account, NOTHING)
         self.batch = batch
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
         for request in self.batch:
             if said:
-                position = request.hear(head, said, position, sent, received)
+                position = request.hear(talk, said, position)
             else:
                 request.unheard()
         return position
@@ -270,9 +293,9 @@ class Renew(Request):
         self.lease = lease
         Request.__init__(self, account, numbers(words.RENEW, lease.rule + 1, lease.cost, lease.mark))
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.lease.renewed(said[position], head.epoch, sent)
+        self.lease.renewed(said[position], talk.heard_epoch, talk.sent)
         return position + 1
 
     def unheard(self) -> None:
@@ -282,17 +305,15 @@ class Renew(Request):
 class Look(Request):
     """How things stand."""
 
-    __slots__ = ("head", "rows", "width")
+    __slots__ = ("rows", "width")
 
     def __init__(self, account: Account, costs: tuple[int, ...]) -> None:
         Request.__init__(self, account, numbers(words.LOOK, *costs))
         self.width = len(costs)
         self.rows: list[Row] = []
-        self.head: Head | None = None
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.head = head
         self.rows, position = rows_of(said, position, self.width)
         return position
 

@@ -7,6 +7,12 @@ end
 
 local first = commands(from)
 local BACKWARD = 1000000
+local epoch, served_by
+if names then
+  epoch, served_by = string.sub(names, 1, 24), string.sub(names, 25)
+else
+  epoch, served_by = stream .. pack('<d', number), ident
+end
 
 local function refuse(status, detail)
   return pack('<dddddddd', status, now, seq, detail or 0, 0, 0, 0, 0) .. epoch
