@@ -42,6 +42,7 @@ Flow = Generator[bytes, Any, None]
 
 HEAD_SIZE = HEAD.size
 ATTEMPTS = 12
+PARTS_ARE_MISSING = ("HEADWAY_LOST", "no such key", "index out of range")
 SLACK = 1000
 """Ticks by which a clock may be off before it is said to have been set."""
 WHY = {
@@ -338,9 +339,13 @@ class Talk:
         prelude: bytes | None = None
         for _ in range(ATTEMPTS):
             if isinstance(reply, Exception):
-                if not words.no_script(reply):
+                if any(text in str(reply) for text in PARTS_ARE_MISSING):
+                    self.status = words.LOST
+                    prelude = yield from self.judge()
+                elif not words.no_script(reply):
                     raise reply
-                yield command(b"SCRIPT", b"LOAD", spec.script.text)
+                else:
+                    yield command(b"SCRIPT", b"LOAD", spec.script.text)
             elif len(reply) < HEAD.size:
                 # STALE: a later command of this stream was faster, so this one is nobody's any more.
                 raise EngineUnavailable(spec.engine.address, "an answer was overtaken; ask again")

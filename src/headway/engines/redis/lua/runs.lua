@@ -25,8 +25,16 @@ local function runs_state(runs)
   return pack('<ddddd', runs.size, runs.total, runs.first or -1, runs.last or -1, runs.last_count or 0)
 end
 
+-- A list that is gone although the ledger remembers it was evicted: then nothing of the ledger can be believed.
+local function run_of(value)
+  if not value then
+    error('HEADWAY_LOST')
+  end
+  return unpack_from(RUN, value)
+end
+
 local function run_at(runs, index)
-  return unpack_from(RUN, call('LINDEX', runs.key, index))
+  return run_of(call('LINDEX', runs.key, index))
 end
 
 local function first_time(runs)
@@ -66,7 +74,7 @@ local function add_run(runs, time, count)
 end
 
 local function pop_run(runs)
-  local _, count = unpack_from(RUN, call('LPOP', runs.key))
+  local _, count = run_of(call('LPOP', runs.key))
   runs.size = runs.size - 1
   runs.total = runs.total - count
   runs.first = nil
