@@ -244,7 +244,6 @@ def test_a_calendar_quota_goes_on_in_the_period_of_the_new_one(world) -> None:
     assert world.drain(limiter) == 12
 
 
-@pytest.mark.xfail(reason="FleetLimiter.retarget: its book adopts rules in ticks at a time in nanoseconds")
 def test_a_calendar_quota_can_be_changed(world) -> None:
     limiter = world.limiter("10/day aligned")
     assert world.drain(limiter) == 10
@@ -252,7 +251,6 @@ def test_a_calendar_quota_can_be_changed(world) -> None:
     assert world.drain(limiter) == 2
 
 
-@pytest.mark.xfail(reason="book.lua: takes the edges of whoever asks, also those of another calendar")
 def test_an_older_version_goes_by_the_calendar_of_the_newer(world) -> None:
     old = world.limiter("10/hour aligned")
     assert world.drain(old) == 10
