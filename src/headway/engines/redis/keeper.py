@@ -184,9 +184,13 @@ class Keeper:
                 silent.add(place)
                 self.engine.complain(error)
         for account in accounts:
-            # Nobody has heard of the ledger for so long that it has given up those who stand in its queue.
+            # Nobody has heard of the ledger for so long that it may have given up those who stand in its queue. They ask
+            # again, and hear that it does not answer.
             if account.standing and account.spec.clock.now() - account.heard > account.spec.lease_ns:
-                account.forget_promises()
+                for ask in list(account.standing.values()):
+                    ask.void = True
+                    ask.withdraw()
+                    ask.ring()
 
     def visit(self, account: Account, now: int) -> None:
         """Give signs of life for everybody who waits or holds there."""
