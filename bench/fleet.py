@@ -16,9 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import redis
-
 import headway
+import redis
 from bench.alone import ROOT, in_own_process
 from bench.figure import Effort, Figure, Findings, NotMeasured, Reading
 from bench.server import private_server, script_calls
@@ -47,13 +46,13 @@ async def take_one_each(limiter: headway.Limiter, tasks: int) -> list[int]:
 
 
 async def take_all(limiter: headway.Limiter, tasks: int, seconds: float) -> list[int]:
-    """Everybody asks again and again."""
+    """Everybody asks again and again, and goes home when it would be served too late."""
     end = time.monotonic_ns() + int(seconds * SECOND)
     used: list[int] = []
 
     async def demand() -> None:
-        while (now := time.monotonic_ns()) < end:
-            with contextlib.suppress(headway.RateLimited):
+        with contextlib.suppress(headway.RateLimited):
+            while (now := time.monotonic_ns()) < end:
                 await limiter.acquire_async(timeout=(end - now) / SECOND)
                 used.append(time.monotonic_ns())
 
@@ -196,6 +195,8 @@ def spacing(effort: Effort) -> Findings:
     seconds = 3 if effort.quick else 10
     with private_server() as url:
         used, _ = fleet(url, "spacing", processes=8, tasks=1, seconds=seconds)
+    if len(used) < 2:
+        raise NotMeasured("fewer than two were served")
     gaps = [later - earlier for earlier, later in itertools.pairwise(used)]
     interval = 0.2 * SECOND
     kept = len(gaps) * interval / (used[-1] - used[0])

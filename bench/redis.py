@@ -1,4 +1,4 @@
-"""One process on Redis: what a decision costs beside a raw `INCR` of redis-py, which is the least that a round trip costs.
+"""One process on Redis: what a decision costs beside a raw `INCR` of redis-py, the least that a round trip can cost.
 
 All sides talk to one private Valkey on TCP loopback and take turns, as in memory. The peers are called as their manuals
 do it, each with a limit too high to matter.
@@ -12,10 +12,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-import redis
 import redis.asyncio
 
 import headway
+import redis
 from bench import fleet
 from bench.alone import in_own_process
 from bench.figure import Effort, Figure, Findings, Reading, Row, Section
@@ -93,7 +93,7 @@ def together(effort: Effort) -> Findings:
     """Many tasks at once. redis-py has a connection for each of them: a smaller pool would only make it slower."""
     with private_server() as url:
         limiter = headway.Limiter(BUCKET, name="together", engine=url)
-        pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=TASKS)
+        pool = redis.asyncio.ConnectionPool.from_url(url, max_connections=TASKS)
         client = redis.asyncio.Redis(connection_pool=pool)
 
         def crowd(call: Callable[[], Any]) -> Side:
@@ -130,7 +130,7 @@ def pyrate_side(url: str) -> Side:
     return Side(
         'f("name", blocking=False)',
         {"f": limiter.try_acquire},
-        granted=lambda: limiter.try_acquire("name", blocking=False),
+        granted=lambda: bool(limiter.try_acquire("name", blocking=False)),
         before=kept.flush,
     )
 
@@ -193,7 +193,14 @@ SECTION = Section(
         Figure("redis-window", "the same, Window with Remote, completed", serial, ">=", 0.45, "x"),
         Figure("redis-bucket-async", f"Redis, Bucket, asyncio: {OVER}", awaited, ">=", 0.75, "x"),
         Figure("redis-window-async", "the same, Window with Remote, completed", awaited, ">=", 0.4, "x"),
-        Figure("redis-tasks", f"Redis, {TASKS} tasks deciding at once: {OVER} by as many", together, ">=", 10, "x"),
+        Figure(
+            "redis-tasks",
+            f"Redis, {TASKS} tasks deciding at once: {OVER} by as many",
+            together,
+            ">=",
+            10,
+            "x",
+        ),
         *fleet.FIGURES,
         *(
             Figure(name, f"{package}, {use}: {OVER}", peers, unit="x")
