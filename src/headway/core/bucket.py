@@ -46,7 +46,7 @@ from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule
 from headway.errors import InvalidLimit
 
 if TYPE_CHECKING:
-    from headway.core.limits import Bucket
+    from headway.core.limits import Bucket, Limit
 
 
 class BucketRule(Rule):
@@ -70,6 +70,10 @@ class BucketRule(Rule):
         self.part: int = limit.per_ns // shared % parts
         self.room: int = limit.capacity * self.whole + limit.capacity * self.part // parts
         self.room_part: int = limit.capacity * self.part % parts
+
+    def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
+        Rule.__init__(self, limit, tick_ns, promises=True)
+        self.whole, self.part, self.parts, self.room, self.room_part = own
 
     def open(self) -> Ledger:
         return BucketLedger(self)
@@ -228,3 +232,6 @@ class BucketLedger(Ledger):
 
     def state(self) -> tuple[int, ...]:
         return (self.tat, self.part, self.latest, self.tally)
+
+    def restore(self, state: tuple[int, ...], tally: int) -> None:
+        self.tat, self.part, self.latest, self.tally = state

@@ -28,7 +28,7 @@ from headway.core.ledger import FOREVER, Ledger, Rule, ticks
 from headway.core.runs import Runs
 
 if TYPE_CHECKING:
-    from headway.core.limits import Concurrency
+    from headway.core.limits import Concurrency, Limit
 
 
 class ConcurrencyRule(Rule):
@@ -39,6 +39,10 @@ class ConcurrencyRule(Rule):
     def __init__(self, limit: Concurrency, tick_ns: int = 1, lease_ns: int = 0) -> None:
         Rule.__init__(self, limit, tick_ns, held=True)
         self.lease = ticks(lease_ns, tick_ns)
+
+    def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
+        Rule.__init__(self, limit, tick_ns, held=True)
+        self.lease = own[0]
 
     def open(self) -> Ledger:
         return ConcurrencyLedger(self)
@@ -157,3 +161,10 @@ class ConcurrencyLedger(Ledger):
 
     def state(self) -> tuple[int, ...]:
         return (self.out,) if self.leases is None else (self.out, self.lease, *self.leases.pairs())
+
+    def restore(self, state: tuple[int, ...], tally: int) -> None:
+        self.out = state[0]
+        if self.leases is not None:
+            self.lease = state[1]
+            for i in range(2, len(state), 2):
+                self.leases.add(state[i], state[i + 1])

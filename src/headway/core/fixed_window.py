@@ -24,13 +24,22 @@ from typing import TYPE_CHECKING
 from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule, ticks
 
 if TYPE_CHECKING:
-    from headway.core.limits import FixedWindow
+    from headway.core.limits import FixedWindow, Limit
 
 
 def window_in_ticks(limit: FixedWindow, tick_ns: int, now: int) -> tuple[int, int]:
     """The ticks of the window that contains `now`; an edge between two ticks belongs to the later one."""
     start, end = limit.window_of(now * tick_ns)
     return ticks(start, tick_ns), ticks(end, tick_ns)
+
+
+def window_between(edges: tuple[int, ...], now: int) -> tuple[int, int]:
+    """The ticks of one of two windows of which three edges are known; later ones are as long as the second."""
+    start, end, next_end = edges
+    if now < end:
+        return start, end
+    later = (now - end) // (next_end - end) * (next_end - end)
+    return end + later, next_end + later
 
 
 class FixedWindowRule(Rule):
@@ -41,6 +50,10 @@ class FixedWindowRule(Rule):
     def __init__(self, limit: FixedWindow, tick_ns: int = 1) -> None:
         Rule.__init__(self, limit, tick_ns, walled=True)
         self.window_of = limit.window_of if tick_ns == 1 else partial(window_in_ticks, limit, tick_ns)
+
+    def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
+        Rule.__init__(self, limit, tick_ns, walled=True)
+        self.window_of = partial(window_between, own)
 
     def open(self) -> Ledger:
         return FixedWindowLedger(self)
@@ -115,3 +128,7 @@ class FixedWindowLedger(Ledger):
 
     def state(self) -> tuple[int, ...]:
         return (self.ends, self.used)
+
+    def restore(self, state: tuple[int, ...], tally: int) -> None:
+        self.ends, self.used = state
+        self.tally = tally

@@ -74,6 +74,10 @@ class Rule:
         """A fresh ledger: nothing was ever taken."""
         raise NotImplementedError
 
+    def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
+        """Be what was written down as these numbers, instead of being made of a limit; see `rules.recalled`."""
+        raise NotImplementedError
+
 
 class Ledger:
     """One rule's memory of one key; the methods here are what holds where a kind says nothing else."""
@@ -164,4 +168,8 @@ class Ledger:
 
     def state(self) -> tuple[int, ...]:
         """The state as plain numbers: equal states behave equally."""
+        raise NotImplementedError
+
+    def restore(self, state: tuple[int, ...], tally: int) -> None:
+        """Be in this state, as `state` once told it; for a ledger just opened, under the rule it was kept by."""
         raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from headway.core.bucket import BucketRule
 from headway.core.concurrency import ConcurrencyRule
@@ -43,6 +44,40 @@ def rules_of(
             return tuple(rule for rules in parts for rule in rules)
         case _:
             raise TypeError(f"no rule keeps {limit!r}")
+
+
+class Recalled(NamedTuple):
+    """In the place of a limit, where only the numbers are known that it was written down as."""
+
+    kind: str
+    capacity: int
+
+
+_RULES: dict[str, type[Rule]] = {
+    "window": WindowRule,
+    "bucket": BucketRule,
+    "spacing": SpacingRule,
+    "fixed_window": FixedWindowRule,
+    "concurrency": ConcurrencyRule,
+}
+
+
+def recalled(kind: str, capacity: int, own: tuple[int, ...], tick_ns: int) -> Rule:
+    """The rule that was written down as these numbers, by somebody else or long ago.
+
+        window         gap, grid, transit, out_grid, held (0 or 1)
+        bucket         whole, part, parts, room, room_part
+        spacing        interval, step, max_reserved
+        fixed_window   the first tick of a window, of the next, and of the one after that
+        concurrency    lease
+
+    >>> rule = recalled("bucket", 5, (100_000, 0, 1, 500_000, 0), 1000)
+    >>> rule.open().remaining(0), rule.limit
+    (5, Recalled(kind='bucket', capacity=5))
+    """
+    rule = _RULES[kind].__new__(_RULES[kind])
+    rule.recall(Recalled(kind, capacity), tick_ns, own)  # type: ignore[arg-type]  # as much of a limit as a rule needs
+    return rule
 
 
 def check_exact(rules: Iterable[Rule], bits: int = 53) -> None:

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 from headway.core.ledger import FOREVER, LONG_AGO, Ledger, Rule, ticks
 
 if TYPE_CHECKING:
-    from headway.core.limits import Spacing
+    from headway.core.limits import Limit, Spacing
 
 
 class SpacingRule(Rule):
@@ -53,6 +53,13 @@ class SpacingRule(Rule):
         self.allowance: int = ticks(limit.expire_after_ns or 0, tick_ns) if limit.strict else 0
         self.step: int = self.interval + self.allowance
         self.max_reserved: int = limit.max_reserved
+
+    def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
+        Rule.__init__(self, limit, tick_ns, promises=True, spaced=True)
+        self.interval, self.step, self.max_reserved = own
+        self.allowance = self.step - self.interval
+        # Without an allowance nobody can tell; it matters only to who reports uses.
+        self.strict = True
 
     def open(self) -> Ledger:
         return SpacingLedger(self)
@@ -164,3 +171,7 @@ class SpacingLedger(Ledger):
 
     def state(self) -> tuple[int, ...]:
         return (self.last, self.slack, self.used, self.before, self.older)
+
+    def restore(self, state: tuple[int, ...], tally: int) -> None:
+        self.last, self.slack, self.used, self.before, self.older = state
+        self.tally = tally

@@ -46,7 +46,7 @@ from headway.core.remote import gap_ns, transit_ns
 from headway.core.runs import Runs
 
 if TYPE_CHECKING:
-    from headway.core.limits import Window
+    from headway.core.limits import Limit, Window
 
 FINE = 1024
 
@@ -71,6 +71,10 @@ class WindowRule(Rule):
         coarse = limit.count > FINE
         self.grid: int = max(1, ticks(limit.per_ns, tick_ns) // FINE) if coarse else 1
         self.out_grid: int = max(1, self.transit // FINE) if coarse else 1
+
+    def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
+        Rule.__init__(self, limit, tick_ns, held=own[4] == 1)
+        self.gap, self.grid, self.transit, self.out_grid = own[:4]
 
     def open(self) -> Ledger:
         return WindowLedger(self)
@@ -243,3 +247,13 @@ class WindowLedger(Ledger):
     def state(self) -> tuple[int, ...]:
         out = () if self.out is None else self.out.pairs()
         return (self.free, *self.cooling.pairs(), -1, *out)
+
+    def restore(self, state: tuple[int, ...], tally: int) -> None:
+        end = state.index(-1, 1)
+        self.free = state[0]
+        self.tally = tally
+        for i in range(1, end, 2):
+            self.cooling.add(state[i], state[i + 1])
+        if self.out is not None:
+            for i in range(end + 1, len(state), 2):
+                self.out.add(state[i], state[i + 1])

@@ -1,4 +1,74 @@
-"""temporary"""
-def adopt(account):
-    raise NotImplementedError
-    yield
+"""A limit was changed: its ledgers go on under the new rule, and what was taken stays taken.
+
+The server cannot do it. What becomes of permits, debts and promises under another rule is written once, in the core
+(`Ledger.adopt`), and some of it needs integers of any size. So whoever comes first with a newer version of a limit
+hears ADOPT, and it is the client that does it:
+
+    read     the whole ledger, its meta data and the time, in one step (`lua/dump.lua`)
+    adopt    each rule's ledger, decoded as the core's, under the rule that governs from now on
+    write    all of it back in one step (`lua/adopt.lua`), if the meta data are still those that were read
+
+Every decision changes the meta data, so nothing is lost in between: who was not fast enough has written nothing, is
+told ADOPT again, and reads again. Of several versions side by side (a rolling deploy) the one that was declared last
+governs: clients of an older one go by the rule that they find stored.
+
+In a limiter with metrics every ledger has a key of its own, and is adopted when somebody comes to use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from struct import unpack
+from typing import TYPE_CHECKING, Any
+
+from headway.engines.redis.ledgers import Stored, decode, encode
+from headway.engines.redis.scripts import plain_script
+from headway.engines.redis.words import META, command, kind_of
+from headway.errors import LimitMismatch
+
+if TYPE_CHECKING:
+    from headway.engines.redis.account import Account
+
+GRACE = 60_000_000
+"""Ticks that a ledger is kept after it equals a fresh one; as in `lua/book.lua`."""
+SEQ, LAST, EXPIRES, GOVERNED, EPOCH = 1, 2, 5, 8, 10
+"""Where they are in the meta data."""
+
+
+def adopt(account: Account) -> Generator[bytes, Any, None]:
+    """Bring an account's ledgers under its own rules, if nobody is faster: a flow, as `Talk.converse` is."""
+    spec = account.spec
+    places = tuple(dict.fromkeys(account.keys))
+    where = account.whereabouts()
+    keys = (b"%d" % len(places), *places)
+    reply = yield command(b"EVAL", plain_script("dump").text, *keys, *(b"%d" % place for place in where))
+    if isinstance(reply, Exception):
+        raise reply
+    before, time, *parts = reply
+    if before is None:
+        return  # it has expired: who asks again starts a fresh one
+    fields = list(META.unpack_from(before))
+    if fields[GOVERNED] > spec.generation:
+        return  # somebody has declared another limit since, and we go by that one
+    now = int(max(fields[LAST], spec.engine.fixed_time or unpack("<d", time)[0]))
+    epoch, longest, said = fields[EPOCH], fields[EXPIRES] - now, []
+    for i, (rule, place) in enumerate(zip(account.rules, where, strict=True)):
+        value, cooling, out = parts[3 * i : 3 * i + 3]
+        stored = Stored(value or b"", cooling, out)
+        if not value or (place != 1 and stored.epoch != epoch):
+            said += [b"%d" % place, b"", b"", b""]  # there is none, or its root has forgotten it
+            continue
+        if stored.kind != kind_of(rule):
+            existing = yield command(b"HGET", account.keys[0], b"l")
+            raise LimitMismatch(spec.name, existing.decode(), spec.text.decode())
+        ledger = decode(stored)
+        ledger.adopt(rule, now)
+        longest = max(longest, ledger.reset_after(now) + GRACE)
+        said += [b"%d" % place, *encode(ledger, place, now, epoch)]
+    fields[SEQ] += 1
+    fields[LAST], fields[EXPIRES], fields[GOVERNED] = now, now + longest, spec.generation
+    after = META.pack(*fields) + before[META.size :]
+    ms = b"%d" % (int(longest) // 1000 + 2)
+    written = yield command(b"EVAL", plain_script("adopt").text, *keys, before, after, spec.text, ms, *said)
+    if isinstance(written, Exception):
+        raise written

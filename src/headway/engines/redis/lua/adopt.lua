@@ -1,25 +1,39 @@
 -- Write a ledger back as it is under another rule, unless somebody was there in between.
 --
--- ARGV[1] the meta data as it was read, ARGV[2] as it shall be, ARGV[3] the limits as text; then of each rule: which key,
--- what to store, its two lists of runs, and the time to live in milliseconds.
+-- KEYS as in book.lua. ARGV[1] the meta data as it was read, ARGV[2] as it shall be, ARGV[3] the limits as text, ARGV[4]
+-- the least time to live in milliseconds; then of each rule: which key, what to store (empty: leave it alone), and its two
+-- lists of runs. Answers 1 if it was written.
 
-if redis.call('HGET', KEYS[1], 'm') ~= ARGV[1] then
+local call, RUN, CHUNK = redis.call, 16, 256
+
+if call('HGET', KEYS[1], 'm') ~= ARGV[1] then
   return 0
 end
-redis.call('HSET', KEYS[1], 'm', ARGV[2], 'l', ARGV[3])
-local rule = 0
-for i = 4, #ARGV, 5 do
-  rule = rule + 1
-  local key = KEYS[tonumber(ARGV[i])]
-  redis.call('HSET', key, 's' .. rule, ARGV[i + 1])
-  for j = 2, 3 do
-    local list = key .. (j == 2 and ':c' or ':o') .. rule
-    redis.call('DEL', list)
-    for from = 1, #ARGV[i + j], 16 do
-      redis.call('RPUSH', list, string.sub(ARGV[i + j], from, from + 15))
+call('HSET', KEYS[1], 'm', ARGV[2], 'l', ARGV[3])
+
+-- Clients rely on the ledger for as long as they were told, and no list may be gone while its ledger is there.
+local ms = math.max(tonumber(ARGV[4]), call('PTTL', KEYS[1]))
+call('PEXPIRE', KEYS[1], ms)
+
+local function write(list, runs)
+  call('DEL', list)
+  for from = 1, #runs, RUN * CHUNK do
+    local some = {}
+    for at = from, math.min(from + RUN * CHUNK, #runs + 1) - 1, RUN do
+      some[#some + 1] = string.sub(runs, at, at + RUN - 1)
     end
-    redis.call('PEXPIRE', list, ARGV[i + 4])
+    call('RPUSH', list, unpack(some))
   end
-  redis.call('PEXPIRE', key, ARGV[i + 4])
+  call('PEXPIRE', list, ms)
+end
+
+for i = 5, #ARGV, 4 do
+  local key, rule = KEYS[tonumber(ARGV[i])], (i - 1) / 4
+  if ARGV[i + 1] ~= '' then
+    call('HSET', key, 's' .. rule, ARGV[i + 1])
+    call('PEXPIRE', key, ms)
+    write(key .. ':c' .. rule, ARGV[i + 2])
+    write(key .. ':o' .. rule, ARGV[i + 3])
+  end
 end
 return 1

@@ -134,6 +134,12 @@ function bucket.more()
     end
   end
 
+  -- No debt and no reservation goes beyond the horizon, where numbers end.
+  function bucket.slot(ledger, now, cost)
+    local wait = bucket.wait(ledger, now, cost)
+    return cost <= ledger.rule.capacity and wait <= FOREVER - ledger.rule.room and now + wait or -1
+  end
+
   -- How many slots lie ahead of what the bucket holds.
   function bucket.reserved(ledger, now)
     local ahead = ledger.tat - ledger.rule.room - now

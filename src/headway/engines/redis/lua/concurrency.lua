@@ -1,4 +1,5 @@
--- Port of core/concurrency.py: at most n at the same time, each until its hand-back or the end of its lease.
+-- Port of core/concurrency.py: at most n at the same time, each until its hand-back or the end of its lease. The lease is
+-- the ledger's and not the rule's: under a newer rule, those who are out rely on what they were told.
 
 local concurrency = {held = true}
 kinds[5] = concurrency
@@ -8,29 +9,31 @@ function concurrency.open(ledger, state)
   ledger.tally = 0
   ledger.rule.lease = ledger.rule[1]
   if state then
-    ledger.out = open_runs(key, unpack_from('<ddddd', state))
+    ledger.lease = unpack_from('<d', state)
+    ledger.out = open_runs(key, unpack_from('<ddddd', state, 9))
   else
-    ledger.out = open_runs(key, 0, 0)
+    ledger.lease = ledger.rule.lease
+    ledger.out = new_runs(key)
   end
   ledger.lists = {ledger.out}
 end
 
 function concurrency.state(ledger)
-  return runs_state(ledger.out)
+  return pack('<d', ledger.lease) .. runs_state(ledger.out)
 end
 
 function concurrency.advance(ledger, now)
-  local out, lease = ledger.out, ledger.rule.lease
+  local out, lease = ledger.out, ledger.lease
   while first_time(out) <= now - lease do
     pop_run(out)
   end
 end
 
 function concurrency.wait(ledger, now, cost)
-  concurrency.advance(ledger, now)
   if cost > ledger.rule.capacity then
     return FOREVER
   end
+  concurrency.advance(ledger, now)
   return cost <= ledger.rule.capacity - ledger.out.total and 0 or 1
 end
 
@@ -40,6 +43,9 @@ function concurrency.exact(ledger, now, cost)
 end
 
 function concurrency.take(ledger, at, cost)
+  if ledger.out.total == 0 then
+    ledger.lease = ledger.rule.lease
+  end
   return add_run(ledger.out, at, cost)
 end
 
@@ -53,7 +59,7 @@ function concurrency.reset_after(ledger, now)
   if ledger.out.size == 0 then
     return 0
   end
-  return last_run(ledger.out) + ledger.rule.lease - now
+  return last_run(ledger.out) + ledger.lease - now
 end
 
 -- What is asked for less often: made only when it is, since a script is run from its first line each time.
@@ -67,7 +73,7 @@ function concurrency.more()
     if cost > ledger.rule.capacity then
       return FOREVER
     end
-    return time_of(ledger.out, need) + ledger.rule.lease - now
+    return time_of(ledger.out, need) + ledger.lease - now
   end
 
   concurrency.abandon = concurrency.complete

@@ -1,7 +1,10 @@
--- A whole ledger as it is, for who has to change the rule it is kept by: meta data, then of each rule what is stored and
--- its two lists of runs.
+-- A whole ledger as it is, for who has to change the rule it is kept by, or wants to look at it.
+--
+-- KEYS as in book.lua; ARGV[i] says which of them rule i's ledger is in. The answer: meta data (nil if there is no such
+-- ledger), the server's time as a number, then of each rule what is stored of it (nil: nothing), and its two lists of runs.
 
-local answer = {redis.call('HGET', KEYS[1], 'm')}
+local time = redis.call('TIME')
+local answer = {redis.call('HGET', KEYS[1], 'm'), struct.pack('<d', time[1] * 1000000 + time[2])}
 for i = 1, #ARGV do
   local at = KEYS[tonumber(ARGV[i])]
   answer[#answer + 1] = redis.call('HGET', at, 's' .. i)

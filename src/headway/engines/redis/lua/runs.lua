@@ -15,6 +15,12 @@ local function open_runs(key, size, total, first, last, last_count)
   return runs
 end
 
+-- Of a ledger that begins. A list may outlive its root by a little, and then has what nobody knows of any more.
+local function new_runs(key)
+  call('DEL', key)
+  return {key = key, size = 0, total = 0}
+end
+
 local function runs_state(runs)
   return pack('<ddddd', runs.size, runs.total, runs.first or -1, runs.last or -1, runs.last_count or 0)
 end

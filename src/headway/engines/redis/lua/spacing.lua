@@ -1,4 +1,5 @@
--- Port of core/spacing.py: one at a time, never closer than an interval, slots that can be reserved ahead.
+-- Port of core/spacing.py: one at a time, never closer than an interval, slots that can be reserved ahead. Holders do not
+-- report their uses to a shared ledger, so there is no `used`: the allowance between slots is for those who are late.
 
 local spacing = {reserves = true}
 kinds[3] = spacing
@@ -6,14 +7,15 @@ kinds[3] = spacing
 function spacing.open(ledger, state)
   local rule = ledger.rule
   rule.interval, rule.step, rule.max_reserved = rule[1], rule[2], rule[3]
-  ledger.last, ledger.slack, ledger.tally = LONG_AGO, 0, LONG_AGO
   if state then
-    ledger.last, ledger.slack = unpack_from('<dd', state)
+    ledger.last, ledger.slack, ledger.before, ledger.older, ledger.tally = unpack_from('<ddddd', state)
+  else
+    ledger.last, ledger.slack, ledger.before, ledger.older, ledger.tally = LONG_AGO, 0, 0, 0, LONG_AGO
   end
 end
 
 function spacing.state(ledger)
-  return pack('<dd', ledger.last, ledger.slack)
+  return pack('<ddddd', ledger.last, ledger.slack, ledger.before, ledger.older, ledger.tally)
 end
 
 local function next_slot(ledger)
@@ -45,9 +47,13 @@ function spacing.slot(ledger, now, cost)
 end
 
 function spacing.take(ledger, at, cost)
+  if ledger.before > ledger.older then
+    ledger.older = ledger.before
+  end
+  ledger.before = ledger.slack
+  ledger.slack = ledger.rule.step - ledger.rule.interval
   ledger.tally = ledger.last
   ledger.last = at
-  ledger.slack = ledger.rule.step - ledger.rule.interval
   return at
 end
 
@@ -57,10 +63,25 @@ end
 
 -- What is asked for less often: made only when it is, since a script is run from its first line each time.
 function spacing.more()
+  -- The last slot moved without being given to anybody: who had it before may be as late as he was told.
+  local function widen(ledger)
+    ledger.slack = math.max(ledger.slack, ledger.rule.step - ledger.rule.interval)
+  end
+
+  function spacing.slot_after(ledger, now, cost)
+    local rule = ledger.rule
+    if spacing.slot(ledger, now, cost) >= 0 then
+      return 0
+    elseif rule.max_reserved == 0 then
+      return next_slot(ledger) - now
+    end
+    return ledger.last - (rule.max_reserved - 1) * rule.step - now
+  end
+
   function spacing.cancel(ledger, now, cost, mark, tally)
     if ledger.last == mark then
-      ledger.last = tally
-      ledger.tally = LONG_AGO
+      ledger.last, ledger.tally = tally, LONG_AGO
+      ledger.slack, ledger.before = ledger.before, ledger.older
     end
   end
 
@@ -72,6 +93,7 @@ function spacing.more()
       local start = math.max(ledger.last, now)
       local most = math.max(0, divide(now + FOREVER - start, ledger.rule.step) - 1)
       ledger.last = start + math.min(actual - cost, most) * ledger.rule.step
+      widen(ledger)
     end
   end
 
@@ -80,7 +102,10 @@ function spacing.more()
   end
 
   function spacing.exhaust(ledger, now)
-    ledger.last = math.max(ledger.last, now)
+    if ledger.last < now then
+      ledger.last = now
+      widen(ledger)
+    end
   end
 
   function spacing.shift(ledger, now, by)

@@ -13,7 +13,7 @@ function window.open(ledger, state)
     ledger.cooling = open_runs(cooling, unpack_from('<ddddd', state, 17))
     ledger.out = open_runs(out, unpack_from('<ddddd', state, 57))
   else
-    ledger.cooling, ledger.out = open_runs(cooling, 0, 0), open_runs(out, 0, 0)
+    ledger.cooling, ledger.out = new_runs(cooling), new_runs(out)
   end
   ledger.lists = {ledger.cooling, ledger.out}
 end
@@ -159,6 +159,16 @@ function window.more()
         cool(ledger, now, count)
       end
     end
+  end
+
+  -- Neither its times nor what is owed may leave the horizon, where numbers end.
+  function window.slot(ledger, now, cost)
+    local rule = ledger.rule
+    local wait = window.wait(ledger, now, cost)
+    if wait > FOREVER - rule.gap - rule.transit or cost - ledger.free >= FOREVER then
+      return -1
+    end
+    return window.exact(ledger, now, cost) and now + wait or -1
   end
 
   -- Permits that are promised for later are those that are missing.

@@ -1,0 +1,143 @@
+"""A ledger as it is stored on the server, and as the core keeps it: one from the other, and back.
+
+The scripts decide alone. But who changes a limit, or looks at a ledger from outside, wants what is written once, in the
+core: what becomes of permits under another rule, how long a wait is. So the stored numbers are read into the core's own
+rule and ledger, and written back as the scripts left them.
+
+    what is stored   the rule (`words.record_of`, 72 bytes), then, if the ledger is not in its root, the epoch of the
+                     root (24 bytes), then the state: numbers, as each kind's `open` in `lua/` reads them
+    two lists        runs of (time, count), 16 bytes each: `cooling` (<key>:c<i>) and `out` (<key>:o<i>)
+
+    bucket           tat, part, latest, tally
+    window           free, tally, ends of cooling, ends of out
+    spacing          last, slack, before, older, tally
+    fixed window     ends, used, tally
+    concurrency      lease, ends of out
+
+where the ends of a list are its size, its total, its first time, its last time and the last count. What never was is
+-2**52 there, and -2**62 in the core.
+"""
+
+from __future__ import annotations
+
+from struct import pack, unpack
+from typing import TYPE_CHECKING, NamedTuple
+
+from headway.core.bucket import BucketLedger
+from headway.core.concurrency import ConcurrencyLedger
+from headway.core.fixed_window import FixedWindowLedger
+from headway.core.ledger import EXACT, LONG_AGO
+from headway.core.rules import recalled
+from headway.core.spacing import SpacingLedger
+from headway.core.window import WindowLedger
+from headway.engines.redis.scripts import BUCKET, CONCURRENCY, FIXED_WINDOW, SPACING, WINDOW
+from headway.engines.redis.words import RECORD, TICK, record_of
+
+if TYPE_CHECKING:
+    from headway.core.ledger import Ledger, Rule
+
+EPOCH = 24
+# Which of a record's six own numbers are the rule's. Of a calendar quota the first is a checksum of its period.
+_KINDS = {
+    BUCKET: ("bucket", slice(0, 5)),
+    WINDOW: ("window", slice(0, 5)),
+    SPACING: ("spacing", slice(0, 3)),
+    FIXED_WINDOW: ("fixed_window", slice(1, 4)),
+    CONCURRENCY: ("concurrency", slice(0, 1)),
+}
+
+
+class Stored(NamedTuple):
+    """What the server has of one ledger."""
+
+    value: bytes
+    cooling: bytes = b""
+    out: bytes = b""
+
+    @property
+    def epoch(self) -> bytes:
+        """The epoch of the root for which it was written, of a ledger that has a key of its own."""
+        return self.value[RECORD.size : RECORD.size + EPOCH] if self.key != 1 else b""
+
+    @property
+    def kind(self) -> int:
+        return int(RECORD.unpack_from(self.value)[0])
+
+    @property
+    def key(self) -> int:
+        """Which of the keys it is in, counted from 1, which is the root."""
+        return int(RECORD.unpack_from(self.value)[1])
+
+
+def rule_in(stored: Stored) -> Rule:
+    """The rule that a ledger is kept by; of its limit only the numbers are known."""
+    kind, _, capacity, *own = RECORD.unpack_from(stored.value)
+    name, span = _KINDS[int(kind)]
+    return recalled(name, int(capacity), tuple(map(int, own[span])), TICK)
+
+
+def decode(stored: Stored) -> Ledger:
+    """The ledger, under the rule that it is kept by."""
+    ledger = rule_in(stored).open()
+    start = RECORD.size + len(stored.epoch)
+    first, *rest = numbers = _ints(stored.value[start:])
+    match ledger:
+        case BucketLedger():
+            tat, part, latest, tally = numbers
+            ledger.restore((_past(tat), part, _past(latest), tally), tally)
+        case WindowLedger():
+            ledger.restore((first, *_ints(stored.cooling), -1, *_ints(stored.out)), rest[0])
+        case SpacingLedger():
+            slack, before, older, tally = rest
+            ledger.restore((_past(first), slack, LONG_AGO, before, older), _past(tally))
+        case FixedWindowLedger():
+            used, tally = rest
+            ledger.restore((_past(first), used), tally)
+        case ConcurrencyLedger():
+            _, total, *_ = rest
+            ledger.restore((total, first, *_ints(stored.out)), 0)
+    return ledger
+
+
+def encode(ledger: Ledger, key: int, now: int, epoch: bytes = b"") -> Stored:
+    """What to store; `key` says which of the keys it is in, `now` (ticks) in which period of the calendar we are."""
+    front = record_of(ledger.get_rule(), key, now) + (epoch if key != 1 else b"")
+    state: tuple[int, ...]
+    match ledger:
+        case BucketLedger():
+            state = (_gone(ledger.tat), ledger.part, _gone(ledger.latest), ledger.tally)
+            return Stored(front + _doubles(state))
+        case WindowLedger():
+            cooling, out = ledger.cooling.pairs(), () if ledger.out is None else ledger.out.pairs()
+            state = (ledger.free, ledger.tally, *_ends(cooling), *_ends(out))
+            return Stored(front + _doubles(state), _doubles(cooling), _doubles(out))
+        case SpacingLedger():
+            state = (_gone(ledger.last), ledger.slack, ledger.before, ledger.older, _gone(ledger.tally))
+            return Stored(front + _doubles(state))
+        case FixedWindowLedger():
+            return Stored(front + _doubles((_gone(ledger.ends), ledger.used, ledger.tally)))
+        case ConcurrencyLedger() if ledger.leases is not None:
+            out = ledger.leases.pairs()
+            return Stored(front + _doubles((ledger.lease, *_ends(out))), b"", _doubles(out))
+    raise TypeError(f"no script keeps {ledger!r}")
+
+
+def _ends(pairs: tuple[int, ...]) -> tuple[int, ...]:
+    """What is kept with the state of a list of runs, so that a decision seldom has to look at the list."""
+    return (len(pairs) // 2, sum(pairs[1::2]), pairs[0], pairs[-2], pairs[-1]) if pairs else (0, 0, -1, -1, 0)
+
+
+def _doubles(values: tuple[int, ...]) -> bytes:
+    return pack(f"<{len(values)}d", *values)
+
+
+def _ints(data: bytes) -> tuple[int, ...]:
+    return tuple(map(int, unpack(f"<{len(data) // 8}d", data)))
+
+
+def _past(time: int) -> int:
+    return LONG_AGO if time == -EXACT else time
+
+
+def _gone(time: int) -> int:
+    return -EXACT if time == LONG_AGO else time
