@@ -40,7 +40,7 @@ METHOD = """\
   ours. ratelimit is a decorator: as an unkeyed call it counts net of calling the bare function, as a decorator it
   stands beside ours.
 - On Redis, all sides talk to one private Valkey on TCP loopback, without persistence; "raw INCR" is redis-py with
-  hiredis. A Window's decision is acquired and completed. Script calls are those of the server's own statistics. Uses are
+  hiredis. A Window's decision is acquired and completed. Script calls are counted by the server itself. Uses are
   audited in the workers, between grant and hand-back, on the monotonic clock that all processes of a machine share.
 
 ## Again, on your machine
