@@ -16,6 +16,7 @@ from headway.clock import Clock, SystemClock, compiled
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.notation import parse
 from headway.core.remote import Remote
+from headway.engines import redis_engine
 from headway.errors import (
     Closed,
     HeadwayError,
@@ -55,5 +56,6 @@ __all__ = [
     "calibrate",
     "compiled",
     "parse",
+    "redis_engine",
     "throttle",
 ]

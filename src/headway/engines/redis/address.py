@@ -1,24 +1,32 @@
-"""Addresses: what a URI says, and the pools of redis-py that lead there.
+"""Addresses: what a URI says, without going there.
 
-    redis://[user:password@]host[:port][/db]        rediss:// with TLS
-    unix://[user:password@]/path/to/socket
-    redis+sentinel://[user:password@]host:port,host:port/service[/db]
-    redis+cluster://[user:password@]host:port,host:port
+    redis://[user:password@]host[:port][/db]                            rediss:// with TLS
+    unix://[user:password@]/path/to/socket[?db=1]
+    redis+sentinel://[user:password@]host:port,host:port/service[/db]   rediss+sentinel:// with TLS
+    redis+cluster://[user:password@]host:port,host:port                 rediss+cluster:// with TLS
+    embedded:///absolute/directory                                      embedded://relative/directory
 
-Options of ours are part of the query and are taken out before redis-py sees it: `namespace`, `lease` (seconds), `drift_ppm`
-of the server's clock, `strict`.
+Options of ours are part of the query and are taken out before redis-py sees it: `namespace`, `lease` (seconds),
+`drift_ppm` of the server's clock, `strict`; with sentinels also `sentinel_username` and `sentinel_password`, which
+are theirs and not the server's. Everything else must be something that a connection of redis-py knows, such as
+`ssl_ca_certs`.
+
+A password may stand in a URI, and a URI that is wrong may have it in any part (one with an unescaped slash ends up in
+the path). So what is shown of an address is what follows its last @, up to the query; and no error repeats the rest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from headway.core.durations import to_ns
 from headway.errors import InvalidArgument
 
-SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster", "embedded")
+SCHEMES = (
+    "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "embedded",
+)  # fmt: skip
 DEFAULT_LEASE = 5.0
 DRIFT_PPM = 1000.0
 """Wall clocks are slewed by up to 500 ppm, and crystals err."""
@@ -28,81 +36,180 @@ DRIFT_PPM = 1000.0
 class Address:
     """Where an engine is, and how it is to be used."""
 
-    uri: str
-    scheme: str
+    uri: str = field(repr=False)
+    """As redis-py would read it; with secrets."""
+    public: str
+    """As anybody may read it."""
+    kind: str
+    """One of "server", "sentinel", "cluster" and "embedded"."""
     namespace: str = "headway"
     lease_ns: int = int(DEFAULT_LEASE * 1e9)
     drift_ppm: float = DRIFT_PPM
     strict: bool = False
-    client: Any = None
+    sentinel_login: tuple[str | None, str | None] = field(default=(None, None), repr=False)
+    client: Any = field(default=None, repr=False)
+    original: str | None = field(default=None, repr=False)
+    """As it was given."""
 
     @property
-    def public(self) -> str:
-        """Without what nobody should read.
+    def directory(self) -> str:
+        """Of an embedded server.
 
-        >>> read_address("redis://:secret@db:6379/0?namespace=x").public
-        'redis://db:6379/0'
+        >>> read_address("embedded:///var/lib/app?lease=2").directory
+        '/var/lib/app'
         """
-        if self.client is not None:
-            return f"redis client {type(self.client).__module__.split('.')[0]}"
-        parts = urlsplit(self.uri)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return unquote(self.uri.partition("://")[2].partition("?")[0])
 
 
 def read_address(uri: str) -> Address:
     """An address from a URI.
 
-    >>> read_address("redis://db:6379/0?namespace=shop&lease=2").lease_ns
-    2000000000
+    >>> address = read_address("redis://:secret@db:6379/0?namespace=shop&lease=2")
+    >>> address.public, address.namespace, address.lease_ns
+    ('redis://db:6379/0', 'shop', 2000000000)
     """
-    parts = urlsplit(uri)
-    if parts.scheme not in SCHEMES:
+    shown = public(uri)
+    scheme = uri.partition("://")[0]
+    if scheme not in SCHEMES or "://" not in uri:
         known = ", ".join(f"{scheme}://" for scheme in ("memory", *SCHEMES))
-        raise InvalidArgument("engine", uri.rpartition("@")[2], f"one of {known}")
+        raise InvalidArgument("engine", shown, f"one of {known}")
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        raise InvalidArgument(
+            "engine", shown, "a URI, with special characters of a password as %xx"
+        ) from None
+    kind = scheme.partition("+")[2] or ("embedded" if scheme == "embedded" else "server")
     ours: dict[str, Any] = {}
     theirs: list[tuple[str, str]] = []
+    login: dict[str, str] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name == "namespace":
-            if not value or set(value) & set(" :{}\r\n"):
-                raise InvalidArgument("namespace", value, "a name without spaces, colons and braces")
-            ours["namespace"] = value
-        elif name == "lease":
-            ns = to_ns(number(name, value))
-            if ns is None or not 100_000_000 <= ns <= 3_600_000_000_000:
-                raise InvalidArgument("lease", value, "seconds from 0.1 to 3600")
-            ours["lease_ns"] = ns
-        elif name == "drift_ppm":
-            ours["drift_ppm"] = number(name, value)
-        elif name == "strict":
-            if value.lower() not in ("0", "1", "true", "false"):
-                raise InvalidArgument("strict", value, "true or false")
-            ours["strict"] = value.lower() in ("1", "true")
+        if name in READERS:
+            field_name, read = READERS[name]
+            ours[field_name] = read(name, value)
+        elif kind == "sentinel" and name in ("sentinel_username", "sentinel_password"):
+            login[name] = value
         else:
             theirs.append((name, value))
-    query = f"?{urlencode(theirs)}" if theirs else ""
-    rest = f"{parts.scheme}://{parts.netloc}{parts.path}{query}"
-    return Address(rest, parts.scheme, **ours)
+    if kind == "embedded" and theirs:
+        raise unknown_option(shown, theirs[0][0])
+    if kind != "embedded":
+        check_path(parts, kind, shown)
+    rest = f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(theirs)}" if theirs else "")
+    both = (login.get("sentinel_username"), login.get("sentinel_password"))
+    return Address(rest, shown, kind, sentinel_login=both, original=uri, **ours)
 
 
-def number(name: str, value: str) -> float:
+def public(uri: str) -> str:
+    """A URI without what nobody should read.
+
+    >>> public("redis://:secret@db:6379/0?password=x"), public("redis://:half/secret@db")
+    ('redis://db:6379/0', 'redis://db')
+    """
+    scheme, colon, rest = uri.partition("://")
+    return scheme.rpartition("@")[2] + colon + rest.rpartition("@")[2].partition("?")[0].partition("#")[0]
+
+
+def check_path(parts: SplitResult, kind: str, shown: str) -> None:
+    """redis-py takes a database that is no number for 0, and a path with an @ for a path."""
+    service, _, db = parts.path.strip("/").rpartition("/")
+    if "@" in parts.path:
+        raise InvalidArgument("engine", shown, "a URI, with special characters of a password as %xx")
+    if parts.scheme == "unix":
+        if not parts.path.strip("/"):
+            raise InvalidArgument(
+                "engine", shown, "unix:// with the path of a socket: unix:///run/redis.sock"
+            )
+        return
+    if kind == "sentinel":
+        if not service and db:
+            service, db = db, ""
+        if not service or "/" in service:
+            raise InvalidArgument("engine", shown, "a service: redis+sentinel://host:26379/service[/db]")
+    elif service:
+        raise InvalidArgument("engine", shown, "no more than a database after the host: redis://host:6379/0")
+    if db and not (db.isascii() and db.isdigit()):
+        raise InvalidArgument("engine", shown, "a database that is a number, such as /0")
+    if kind == "cluster" and db.strip("0"):
+        raise InvalidArgument("engine", shown, "no database: a cluster has only number 0")
+
+
+def service_of(address: Address) -> tuple[str, str]:
+    """The service that sentinels watch, and the database.
+
+    >>> service_of(read_address("redis+sentinel://a:1,b:2/main/3"))
+    ('main', '3')
+    """
+    service, _, db = urlsplit(address.uri).path.strip("/").partition("/")
+    return unquote(service), db
+
+
+def hosts_of(address: Address, port: int) -> list[tuple[str, int]]:
+    """The hosts that are named, each with its port.
+
+    >>> hosts_of(read_address("redis+cluster://:secret@a:7000,[::1]:7001,c"), 6379)
+    [('a', 7000), ('::1', 7001), ('c', 6379)]
+    """
+    found = []
+    for host in urlsplit(address.uri).netloc.rpartition("@")[2].split(","):
+        try:
+            parts = urlsplit(f"//{host}")
+            found.append((parts.hostname or "localhost", port if parts.port is None else parts.port))
+        except ValueError:
+            raise bad_port(address.public) from None
+    return found
+
+
+def bad_port(shown: str) -> InvalidArgument:
+    return InvalidArgument("engine", shown, "host:port with a port from 1 to 65535, IPv6 in brackets")
+
+
+def unknown_option(shown: str, name: str) -> InvalidArgument:
+    ours = ", ".join(READERS)
+    return InvalidArgument(
+        "engine", shown, f"it without the option {name!r}; known are {ours} and those of redis-py"
+    )
+
+
+# -- options ---------------------------------------------------------------------------------------------
+
+
+def as_namespace(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value or set(value) & set(" :{}\r\n"):
+        raise InvalidArgument(name, value, "a name without spaces, colons and braces")
+    return value
+
+
+def as_lease(name: str, value: Any) -> int:
+    ns = to_ns(as_number(name, value) if isinstance(value, str) else value)
+    if ns is None or not 100_000_000 <= ns <= 3_600_000_000_000:
+        raise InvalidArgument(name, value, "seconds from 0.1 to 3600")
+    return ns
+
+
+def as_ppm(name: str, value: Any) -> float:
+    ppm = as_number(name, value)
+    if not 0 <= ppm <= 100_000:
+        raise InvalidArgument(name, value, "parts per million from 0 to 100000")
+    return ppm
+
+
+def as_switch(name: str, value: Any) -> bool:
+    if str(value).lower() not in ("0", "1", "true", "false"):
+        raise InvalidArgument(name, value, "true or false")
+    return str(value).lower() in ("1", "true")
+
+
+def as_number(name: str, value: Any) -> float:
     try:
         return float(value)
-    except ValueError:
+    except (TypeError, ValueError):
         raise InvalidArgument(name, value, "a number") from None
 
 
-def connect_pools(address: Address) -> tuple[Any, Any]:
-    """The pool for threads and the pool for tasks; only their connections are used, not their clients."""
-    try:
-        import redis
-        import redis.asyncio
-    except ImportError:
-        raise InvalidArgument(
-            "engine", address.public, "it with redis-py installed: pip install 'headway[redis]'"
-        ) from None
-    if address.scheme in ("redis", "rediss", "unix"):
-        try:
-            return redis.ConnectionPool.from_url(address.uri), redis.asyncio.ConnectionPool.from_url(address.uri)
-        except ValueError as error:
-            raise InvalidArgument("engine", address.public, f"a URI that redis-py reads: {error}") from None
-    raise InvalidArgument("engine", address.public, "an address of redis://, rediss:// or unix://")
+READERS: dict[str, tuple[str, Any]] = {
+    "namespace": ("namespace", as_namespace),
+    "lease": ("lease_ns", as_lease),
+    "drift_ppm": ("drift_ppm", as_ppm),
+    "strict": ("strict", as_switch),
+}

@@ -1,7 +1,7 @@
 """`redis://` and its kin: one engine per address and process, shared by all limiters that name it.
 
-An engine knows where its servers are and keeps what belongs to the process and not to a limiter: connections, the names of
-its streams, where the server's clock stands, and the threads that look after those who wait.
+An engine knows where its servers are and keeps what belongs to the process and not to a limiter: connections, the
+names of its streams, where the server's clock stands, and the threads that look after those who wait.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hiredis import ReplyError
+
 from headway.clock import SYSTEM
-from headway.engines.redis.address import Address, connect_pools
+from headway.engines.redis.address import Address
+from headway.engines.redis.ears import Subscription
+from headway.engines.redis.greeting import greeting
 from headway.engines.redis.keeper import Keeper
 from headway.engines.redis.lanes import TaskLane, ThreadLane
 from headway.engines.redis.letters import Letterbox
 from headway.engines.redis.place import Place
+from headway.engines.redis.ways import Way, ways_to
 from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import command
 from headway.errors import EngineUnavailable
@@ -37,12 +40,19 @@ log = logging.getLogger("headway")
 
 engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
+OUT_OF_ORDER = (
+    "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "ASK", "NOAUTH", "NOPERM", "NOREPLICAS", "OOM",
+    "READONLY", "TRYAGAIN", "WRONGPASS",
+)  # fmt: skip
+"""How the errors of a server begin that does not serve now, or not us."""
+
 
 class Engine:
     """Servers of Redis or Valkey that keep ledgers."""
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
         self.address = address.public
+        self._original = address.original
         self.namespace = address.namespace
         self.lease_ns = address.lease_ns
         self.drift_ppm = address.drift_ppm
@@ -55,10 +65,16 @@ class Engine:
         self.fixed_time = 0.0
         self.slow_to_prepare = False
         self._round_trip: int | None = None
-        self._address = address
-        self._place = Place(self, *connect_pools(address))
+        self._subscription: Subscription | None = None
+        self._settle(self._ways(address))
         self.reset()
         engines.add(self)
+
+    def _ways(self, address: Address) -> list[Way]:
+        return ways_to(address)
+
+    def _settle(self, ways: list[Way]) -> None:
+        self._place = Place(self, ways[0])
 
     def reset(self) -> None:
         """Begin as a process that nobody knows; a forked child is another."""
@@ -72,9 +88,11 @@ class Engine:
         self._tickets = itertools.count(1)
         self._boxes: weakref.WeakKeyDictionary[Account, Letterbox] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
-        self._greeted = False
+        self._greeted: set[bytes] = set()
         self._complained = ""
-        self._place.reset()
+        self._subscription = None
+        for place in self.places():
+            place.reset()
 
     # -- names -------------------------------------------------------------------------------------------
 
@@ -92,36 +110,60 @@ class Engine:
     def places(self) -> list[Place]:
         return [self._place]
 
-    def moved(self, account: Account, error: Exception) -> Place | None:  # noqa: ARG002
+    def moved(self, account: Account, error: Exception) -> Place | None:
         """Where the ledger is now, if that is what the error says."""
+        if str(error).startswith("READONLY"):
+            # It was the primary when we connected, and is a replica now: ask anew who is.
+            place = self.place_of(account)
+            place.renounce(ConnectionError("it has become a replica"))
+            return place
         return None
 
     def prepare(self) -> None:
         """Before a connection is made: what has to be there first."""
 
-    def revive(self, place: Place, error: BaseException, had: bool) -> bool:  # noqa: ARG002
-        """Whether to connect again, after connections that were idle turned out to be broken."""
-        return True
+    def revive(self, place: Place, error: BaseException) -> bool:  # noqa: ARG002
+        """A server cannot be reached or does not answer: whether it may help to ask again at once."""
+        return False
 
-    def greet(self, wire: Wire | TaskWire) -> None:  # noqa: ARG002
-        """A connection was made."""
+    def greet(self, wire: Wire) -> None:
+        """A connection was made; a server that is new to us has to answer some questions."""
         self._complained = ""
+        if wire.ident not in self._greeted:
+            flow = greeting(self)
+            try:
+                payload = next(flow)
+                while True:
+                    payload = flow.send(wire.ask(payload))
+            except StopIteration:
+                self._greeted.add(wire.ident)
+
+    async def greet_async(self, wire: TaskWire) -> None:
+        self._complained = ""
+        if wire.ident not in self._greeted:
+            flow = greeting(self)
+            try:
+                payload = next(flow)
+                while True:
+                    payload = flow.send(await wire.ask(payload))
+            except StopIteration:
+                self._greeted.add(wire.ident)
 
     def round_trip_ns(self) -> int:
-        """How long a command takes there and back, as measured once; an engine that cannot be reached is not waited for."""
+        """How long a command takes there and back, as measured once; 0 for an engine that cannot be reached."""
         if self._round_trip is None:
             clock, trips = self.clock, []
             try:
-                wire = self._place.take(0)
-                for _ in range(5):
+                place = self.places()[0]
+                for _ in range(6):
                     begin = clock.now()
-                    wire.ask(command(b"PING"))
+                    place.ask(command(b"PING"))
                     trips.append(clock.now() - begin)
-                self._place.put_back(wire)
-            except TROUBLE as error:
+            except (EngineUnavailable, *TROUBLE) as error:
                 self.complain(error)
                 return 0
-            self._round_trip = sorted(trips)[2]
+            # The first one had to connect.
+            self._round_trip = sorted(trips[1:])[2]
         return self._round_trip
 
     # -- talking -----------------------------------------------------------------------------------------
@@ -163,6 +205,8 @@ class Engine:
         self.waiting[ask.ticket] = ask
         self.keeper.look_after(ask.account)
         self.keeper.listen()
+        if self._subscription is not None:
+            self._subscription.follow(ask.account)
         early = self._early.pop(ask.ticket, None)
         if early is not None:
             self.call(ask.ticket, early)
@@ -180,19 +224,17 @@ class Engine:
         ask.called(call.slot - call.now, call.marks, call.epoch, spec.local_time(call.now, at), at)
 
     def look_after(self, account: Account) -> None:
+        """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""
         self.keeper.look_after(account)
+        self.keeper.listen()
 
-    @contextmanager
-    def subscription(self) -> Iterator[Any]:
-        """The channels of this process."""
-        from redis import Redis
+    def subscription(self) -> Subscription:
+        """The channels of this process, for its listener."""
+        self._subscription = self._new_subscription()
+        return self._subscription
 
-        pubsub = Redis(connection_pool=self._place.listening_pool()).pubsub()
-        try:
-            pubsub.subscribe(self.wake, self.news)
-            yield pubsub
-        finally:
-            pubsub.close()
+    def _new_subscription(self) -> Subscription:
+        return Subscription(self)
 
     # -- trouble -----------------------------------------------------------------------------------------
 
@@ -200,6 +242,14 @@ class Engine:
         self.complain(cause)
         text = str(cause) or type(cause).__name__
         return EngineUnavailable(self.address, text)
+
+    def refusal(self, error: Exception) -> Exception:
+        """What to raise for what went wrong: an error of the server's becomes one of ours."""
+        return self.unavailable(error) if isinstance(error, ReplyError) else error
+
+    def out_of_order(self, error: Exception) -> bool:
+        """Whether a server that gave this error as its answer does not serve now, and may do so later."""
+        return str(error).startswith(OUT_OF_ORDER) or "non local key" in str(error)
 
     def complain(self, cause: BaseException) -> None:
         """Log what is wrong, once until something works again."""
@@ -214,6 +264,13 @@ class Engine:
         self.keeper.wake()
         for place in self.places():
             place.close()
+
+    def __reduce__(self) -> Any:
+        if self._original is None:
+            raise TypeError(f"{self!r} cannot be pickled, as a client cannot: name the engine by its URI")
+        from headway.engines.redis import open_engine
+
+        return open_engine, (self._original, self.timeout)
 
     def __repr__(self) -> str:
         return f"<headway engine {self.address}>"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from headway.engines.redis.account import Account, Talk
 from headway.engines.redis.wires import TROUBLE, TaskWire, Wire
-from headway.errors import EngineUnavailable, HeadwayError
+from headway.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from headway.engines.redis.requests import Request
@@ -48,10 +48,6 @@ class Lane:
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
-
-    def told(self, error: Exception) -> Exception:
-        """An error of the server's as one of ours."""
-        return error if isinstance(error, HeadwayError) else self.unavailable(error)
 
     def fail(self, batch: list[Request], error: BaseException) -> None:
         for request in batch:
@@ -103,7 +99,12 @@ class ThreadLane(Lane):
             wire: Wire | None = None
             try:
                 wire = place.take(deadline)
-                flow = self.talk(batch, wire.ident).converse()
+                talk = self.talk(batch, wire.ident)
+                reply = wire.ask(talk.open())
+                if talk.settle(reply):
+                    place.put_back(wire)
+                    return
+                flow = talk.converse(reply)
                 payload = next(flow)
                 while True:
                     payload = flow.send(wire.ask(payload))
@@ -126,7 +127,7 @@ class ThreadLane(Lane):
                     if moved is not None and clock.now() < deadline:
                         place = moved
                         continue
-                    self.fail(batch, self.told(error))
+                    self.fail(batch, self.engine.refusal(error))
                     return
                 # Ctrl-C: the others in the batch must not hang, and what was granted is reclaimed by its lease.
                 self.fail(batch, self.unavailable(ConnectionError("the thread that asked was interrupted")))
@@ -193,8 +194,9 @@ class TaskLane(Lane):
             wire: TaskWire | None = None
             try:
                 wire = place.wire_of(loop) or await place.open_wire(loop, deadline)
-                flow = self.talk(batch, wire.ident).converse()
-                payload = next(flow)
+                talk = self.talk(batch, wire.ident)
+                flow = None
+                payload = talk.open()
                 while True:
                     reply = wire.ask(payload)
                     timer = loop.call_at(deadline, wire.give_up)
@@ -206,7 +208,14 @@ class TaskLane(Lane):
                         answer = reply.result()
                     finally:
                         timer.cancel()
-                    payload = flow.send(answer)
+                    if flow is not None:
+                        payload = flow.send(answer)
+                    elif talk.settle(answer):
+                        break
+                    else:
+                        flow = talk.converse(answer)
+                        payload = next(flow)
+                break
             except StopIteration:
                 break
             except TROUBLE as error:
@@ -221,7 +230,7 @@ class TaskLane(Lane):
                 if moved is not None and loop.time() < deadline:
                     place = moved
                     continue
-                self.fail(batch, self.told(error))
+                self.fail(batch, self.engine.refusal(error))
                 break
             except asyncio.CancelledError:
                 # While connecting: nothing was sent yet.

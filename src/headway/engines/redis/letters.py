@@ -41,11 +41,12 @@ class Letter:
         return self.request.account
 
     def answered(self, reply: Any) -> None:
-        """An answer came: mostly it says nothing. If the ledger was lost, what ends here is not known there any more; if
-        only the script was, or something has to be cleared up first, it is asked for like everything else."""
+        """An answer came: mostly it says nothing. If the ledger was lost, what ends here is not known there any more;
+        if only the script was, or something has to be cleared up first, it is asked for like everything else."""
         engine = self.account.spec.engine
         if isinstance(reply, Exception):
-            if words.no_script(reply):
+            elsewhere = engine.moved(self.account, reply) is not None
+            if elsewhere or words.no_script(reply) or engine.out_of_order(reply):
                 engine.ask_later(self.request)
             else:
                 log.warning("limiter %r: an end was refused by the engine: %s", self.account.spec.name, reply)

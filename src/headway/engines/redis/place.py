@@ -1,93 +1,124 @@
-"""A server that keeps ledgers: how to connect to it, and the connections that are open.
+"""A server that keeps ledgers: the way to it, and the connections that are open.
 
-A standalone server, a Sentinel's primary or an embedded one is one place; a cluster has one for each of its nodes. Threads
-take a connection and put it back; the tasks of an event loop share one; what is only posted has its own.
+A standalone server, a Sentinel's primary or an embedded one is one place; a cluster has one for each of its nodes.
+Threads take a connection and put it back; the tasks of an event loop share one; what is only posted has its own.
+
+Connections break, and the server is there all the same: so a command on a connection that was there before is tried
+again at once on a new one. A connection that cannot even be made is `Unreachable`, and to try again at once would
+only add to the trouble; it is then for the engine to know of another way (`Engine.revive`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import contextlib
+import socket
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.wires import PostWire, TaskWire, Wire
+from headway.engines.redis.wires import TROUBLE, PostWire, TaskWire, Wire
 
 if TYPE_CHECKING:
     from headway.engines.redis.engine import Engine
+    from headway.engines.redis.ways import Way
+
+
+class Unreachable(ConnectionError):
+    """No connection could be made."""
 
 
 class Place:
     """One server, and the open connections to it."""
 
-    def __init__(self, engine: Engine, pool: Any, pool_async: Any) -> None:
+    def __init__(self, engine: Engine, way: Way) -> None:
         self.engine = engine
-        self._pool = pool
-        self._pool_async = pool_async
+        self.way = way
         self.reset()
 
     def reset(self) -> None:
         """Start without connections: in a forked child those of its parent are not its own."""
         self._idle: deque[Wire] = deque()
-        self._lock = threading.Lock()
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = weakref.WeakKeyDictionary()
         self.posts = PostWire(self)
+
+    def __repr__(self) -> str:
+        return f"<place {self.way.name}>"
 
     # -- threads -----------------------------------------------------------------------------------------
 
     def connect(self) -> Any:
         """A new connection of redis-py's, within the engine's time-out and without its retries."""
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-
         self.engine.prepare()
-        connection = self._pool.make_connection()
-        connection.socket_timeout = connection.socket_connect_timeout = self.engine.timeout
-        connection.retry = Retry(NoBackoff(), 0)
-        connection.connect()
-        return connection
+        try:
+            return self.way.connect(self.engine.timeout)
+        except TROUBLE as error:
+            raise unreachable(error) from error
 
-    def listening_pool(self) -> Any:
-        """For a subscription, which waits for messages longer than for answers."""
-        return self._pool
-
-    def take(self, deadline: int) -> Wire:
+    def take(self, deadline: int) -> Wire:  # noqa: ARG002
         """A connection for one thread; to be put back, or closed when it has failed."""
         try:
             return self._idle.pop()
         except IndexError:
+            return self._make()
+
+    def _make(self) -> Wire:
+        try:
             wire = Wire(self)
-            self.engine.greet(wire)
-            return wire
+            try:
+                self.engine.greet(wire)
+            except BaseException:
+                wire.close()
+                raise
+        except TROUBLE as error:
+            raise unreachable(error) from error
+        return wire
+
+    def ask(self, *payloads: bytes) -> list[Any]:
+        """Ask one thing after the other; what the server calls an error is an answer."""
+        wire = self.take(0)
+        try:
+            answers = [wire.ask(payload) for payload in payloads]
+        except BaseException:
+            wire.close()
+            raise
+        self.put_back(wire)
+        return answers
 
     def put_back(self, wire: Wire | None) -> None:
         if wire is not None:
             self._idle.append(wire)
 
     def again(self, error: BaseException) -> bool:
-        """Whether it may help to ask again at once: idle connections break, and the server is there all the same."""
-        if isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutError":
-            return False
-        had = len(self._idle)
+        """Whether it may help to ask again at once."""
+        self.renounce(error)
+        if isinstance(error, Unreachable) or is_timeout(error):
+            return self.engine.revive(self, error)
+        return True
+
+    def renounce(self, error: BaseException) -> None:
+        """Whatever connections are open, they are not to be used any more."""
         while self._idle:
             self._idle.pop().close()
-        return self.engine.revive(self, error, had > 0)
+        for loop, wire in list(self._loops.items()):
+            # One on which answers are on their way finds out by itself.
+            if isinstance(wire, TaskWire) and not wire.pending and wire.broken is None:
+                wire.broken = error
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(wire.close)
+        # Letters are looked after by whoever writes or tends them: they find the line dead, and go on with another.
+        posting = self.posts.wire
+        if posting is not None:
+            with contextlib.suppress(OSError):
+                posting.socket.shutdown(socket.SHUT_RDWR)
 
     # -- tasks -------------------------------------------------------------------------------------------
 
     async def connect_async(self) -> Any:
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-
-        await asyncio.to_thread(self.engine.prepare) if self.engine.slow_to_prepare else self.engine.prepare()
-        connection = self._pool_async.make_connection()
-        # Reading is bounded by the lane, for all who wait at once.
-        connection.socket_timeout = None
-        connection.socket_connect_timeout = self.engine.timeout
-        connection.retry = Retry(NoBackoff(), 0)
-        await connection.connect()
-        return connection
+        try:
+            return await self.way.connect_async(self.engine.timeout)
+        except TROUBLE as error:
+            raise unreachable(error) from error
 
     def wire_of(self, loop: asyncio.AbstractEventLoop) -> TaskWire | None:
         wire: TaskWire | None = self._loops.get(loop)
@@ -96,16 +127,33 @@ class Place:
     async def open_wire(self, loop: asyncio.AbstractEventLoop, deadline: float) -> TaskWire:
         """The connection of this loop; those who need it while it is being made wait for it."""
         making = self._loops.get(loop)
-        if isinstance(making, asyncio.Task) and not making.done():
-            return await asyncio.shield(making)  # type: ignore[no-any-return]
-        self._loops[loop] = making = loop.create_task(self._make_wire(loop, deadline))
+        if not isinstance(making, asyncio.Task) or making.done():
+            self._loops[loop] = making = loop.create_task(self._make_wire(loop, deadline))
+            # Whoever waited for it may be gone by then.
+            making.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(making)
 
     async def _make_wire(self, loop: asyncio.AbstractEventLoop, deadline: float) -> TaskWire:
+        if self.engine.slow_to_prepare:
+            # What has to be started first takes its own time.
+            await asyncio.to_thread(self.engine.prepare)
+            deadline = max(deadline, loop.time() + self.engine.timeout)
+        else:
+            self.engine.prepare()
         wire = TaskWire(self, loop)
-        await wire.open(deadline)
+        try:
+            await wire.open(deadline)
+            timer = loop.call_at(deadline, wire.give_up)
+            try:
+                await self.engine.greet_async(wire)
+            except BaseException:
+                wire.close()
+                raise
+            finally:
+                timer.cancel()
+        except TROUBLE as error:
+            raise unreachable(error) from error
         self._loops[loop] = wire
-        self.engine.greet(wire)
         return wire
 
     def drop_wire(self, loop: asyncio.AbstractEventLoop, wire: TaskWire) -> None:
@@ -121,3 +169,16 @@ class Place:
         for loop, wire in list(self._loops.items()):
             if isinstance(wire, TaskWire) and not loop.is_closed():
                 loop.call_soon_threadsafe(wire.close)
+
+
+def unreachable(error: BaseException) -> Unreachable:
+    if isinstance(error, Unreachable):
+        return error
+    if is_timeout(error):
+        return Unreachable("no connection in time")
+    return Unreachable(str(error) or type(error).__name__)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Of Python or of redis-py."""
+    return isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutError"

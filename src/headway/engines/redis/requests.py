@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.engines.redis import words
-from headway.engines.redis.words import TICK, Head, numbers
+from headway.engines.redis.words import TICK, numbers
 
 if TYPE_CHECKING:
-    from headway.engines.redis.account import Account
+    from headway.engines.redis.account import Account, Talk
 
 COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
 
@@ -39,7 +39,7 @@ class Request:
         # The future of the task that waits for somebody else to send it along.
         self.waiter: Any = None
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         """Take one's part of the answer; returns where the next one's begins."""
         self.done = True
         return position
@@ -61,7 +61,7 @@ class Call(NamedTuple):
 class Ask(Request):
     """A permit: now, at a promised time, or after standing in the ledger's queue."""
 
-    __slots__ = ("__weakref__", "costs", "expires", "head", "heard", "marks", "ready", "rows", "shift", "slot", "stood", "ticket", "verdict")
+    __slots__ = ("__weakref__", "costs", "expires", "heard", "marks", "pause", "quarantine", "ready", "rows", "shift", "slot", "stood", "ticket", "verdict")
 
     def __init__(
         self, account: Account, ticket: int, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
@@ -78,17 +78,18 @@ class Ask(Request):
         self.ready = 0
         self.heard = 0
         self.stood = False
-        self.head: Head | None = None
+        self.quarantine = self.pause = 0.0
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.head = head
-        self.heard = received
+        self.quarantine = talk.quarantine
+        self.pause = talk.pause
+        self.heard = received = talk.received
         width = len(self.costs)
         self.verdict = verdict = int(said[position])
         if verdict == words.GRANTED:
             end = position + 2 + 2 * width
-            self.grant(said[position + 1], said[position + 2 : end], head.shift, head.epoch, sent, received)
+            self.grant(said[position + 1], said[position + 2 : end], talk.shift, talk.heard_epoch, talk.sent, received)
             if self.orphan:
                 self.give_back()
             return end
@@ -98,7 +99,7 @@ class Ask(Request):
             if self.orphan:
                 self.account.post(Withdraw(self))
             elif self.account.standing.get(self.ticket) is not self:
-                self.epoch = head.epoch
+                self.epoch = talk.heard_epoch
                 self.account.stand(self)
             return position + 2
         if verdict == words.DENIED:
@@ -186,16 +187,16 @@ class Poll(Request):
             self, account, numbers(words.POLL, len(self.asks), *[ask.ticket for ask in self.asks])
         )
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
         for ask in self.asks:
             verdict = said[position]
             if verdict == words.GRANTED:
                 end = position + 2 + 2 * len(ask.costs)
-                ask.called(said[position + 1], said[position + 2 : end], head.epoch, sent, received)
+                ask.called(said[position + 1], said[position + 2 : end], talk.heard_epoch, talk.sent, talk.received)
                 position = end
             elif verdict == words.STANDING:
-                ask.ready = received + self.account.spec.stretched(said[position + 1])
+                ask.ready = talk.received + self.account.spec.stretched(said[position + 1])
                 position += 2
             else:
                 position += 1
@@ -215,26 +216,24 @@ class Renew(Request):
         self.lease = lease
         Request.__init__(self, account, numbers(words.RENEW, lease.rule + 1, lease.cost, lease.mark))
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.lease.renewed(said[position], sent)
+        self.lease.renewed(said[position], talk.sent)
         return position + 1
 
 
 class Look(Request):
     """How things stand."""
 
-    __slots__ = ("head", "rows", "width")
+    __slots__ = ("rows", "width")
 
     def __init__(self, account: Account, costs: tuple[int, ...]) -> None:
         Request.__init__(self, account, numbers(words.LOOK, *costs))
         self.width = len(costs)
         self.rows: list[Row] = []
-        self.head: Head | None = None
 
-    def hear(self, head: Head, said: tuple[float, ...], position: int, sent: int, received: int) -> int:
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.head = head
         self.rows, position = rows_of(said, position, self.width)
         return position
 

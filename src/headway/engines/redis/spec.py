@@ -56,6 +56,8 @@ class Spec:
         self.rules_for = rules_for
         self.metrics = names[0] is not None
         self.names = names
+        self.drift = engine.drift
+        self.sharded = engine.sharded
         self.lease_ns = engine.lease_ns
         self.lease = float(engine.lease_ns // TICK)
         self.timeout_ns = timeout_ns

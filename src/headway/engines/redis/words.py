@@ -6,8 +6,9 @@ until the year 2255. The layout is documented at the top of `lua/book.lua`.
 
 from __future__ import annotations
 
+import sys
 from struct import Struct, pack, unpack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headway.core.bucket import BucketRule
@@ -29,24 +30,13 @@ OK, STALE, LOST, MOVED, CLOCK, MISMATCH, ADOPT, EDGES, VERSION = range(9)
 TRY, END, WITHDRAW, POLL, RENEW, LOOK, PAUSE, RESET, QUARANTINE, TRUST = range(1, 11)
 DENIED, GRANTED, STANDING, REFUSED = 0, 1, 2, 3
 
+if sys.byteorder != "little":
+    raise ImportError("headway's engines on Redis need a little-endian machine")
+
 HEADER = Struct("<9d")
 HEAD = Struct("<8d24s")
 RECORD = Struct("<9d")
 META = Struct("<10d24s")
-
-
-class Head(NamedTuple):
-    """How every answer begins."""
-
-    status: float
-    now: float
-    seq: float
-    expires: float
-    quarantine: float
-    pause: float
-    shift: float
-    waiting: float
-    epoch: bytes
 
 
 def kind_of(rule: Rule) -> int:

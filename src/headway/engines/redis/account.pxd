@@ -1,0 +1,77 @@
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.string cimport memcpy
+
+
+cdef Py_ssize_t HEAD_SIZE
+
+
+# Numbers as the scripts read them; the interpreted form uses the struct module. Little-endian machines only, which
+# `words` checks.
+cdef inline bytes pack_header(
+    double at, double low, double high, double number, double seq, double lease, double generation, double width,
+    double sharded,
+):
+    cdef double values[9]
+    values[0] = at
+    values[1] = low
+    values[2] = high
+    values[3] = number
+    values[4] = seq
+    values[5] = lease
+    values[6] = generation
+    values[7] = width
+    values[8] = sharded
+    return PyBytes_FromStringAndSize(<char *>values, 72)
+
+
+cdef inline double number_at(bytes data, Py_ssize_t index):
+    cdef double value
+    memcpy(&value, PyBytes_AS_STRING(data) + 8 * index, 8)
+    return value
+
+
+cdef inline tuple numbers_from(bytes data, Py_ssize_t offset):
+    cdef Py_ssize_t first = offset // 8
+    return tuple([number_at(data, i) for i in range(first, PyBytes_GET_SIZE(data) // 8)])
+
+
+cdef class Anchor:
+    cdef public double ticks
+    cdef public long long received, sent
+
+    cpdef double least(self, long long now, double drift)
+
+    cpdef double most(self, long long later, double drift)
+
+
+cdef class Account:
+    cdef public object spec, key, lanes, standing, sleepers, leases, rules
+    cdef public tuple keys, front
+    cdef public bytes epoch, opening, reopening, packed
+    cdef public dict framed
+    cdef public double seq, shift, waiting
+    cdef public long long expires, heard, visited
+    cdef public Py_ssize_t parts, width
+    cdef public bint walled
+    cdef object __weakref__
+
+    @cython.locals(known=cython.bint, said=list, middle=bytes, anchor=Anchor, low=cython.double, high=cython.double, seq=cython.double)
+    cpdef bytes compose(self, Talk talk, bytes prelude)
+
+    cpdef hear(self, Talk talk)
+
+
+cdef class Talk:
+    cdef public Account account
+    cdef public list batch
+    cdef public bytes epoch, heard_epoch, ident, stream
+    cdef public long long number, received, sent, timeout_ns
+    cdef public double lives, now, pause, quarantine, seq, shift, status, waiting
+
+    cpdef bytes open(self, bytes prelude=*)
+
+    @cython.locals(account=Account, anchor=Anchor, said=tuple, position=cython.Py_ssize_t)
+    cpdef bint settle(self, reply) except -1
+
+    cdef read(self, bytes reply)

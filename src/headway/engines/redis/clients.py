@@ -1,0 +1,76 @@
+"""A user's own client of redis-py: where it leads.
+
+    Limiter("100/minute", name="api", engine=redis.Redis(host="db", password=...))
+
+Of a client only the way to its servers is taken: the classes of its connections and their arguments. The connections
+themselves stay the client's, since a limiter uses its own in another manner. Plain clients, those of a `Sentinel`, and
+cluster clients are understood, for threads and for tasks alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.engines.redis.ways import SentinelWay, Way, arguments_of, connections_of, kept
+from headway.errors import InvalidArgument
+
+ACCEPTED = "a URI such as redis://localhost:6379/0, a client of redis-py, or a headway engine"
+
+
+def is_client(thing: object) -> bool:
+    """Whether it is a client of redis-py."""
+    return type(thing).__module__.partition(".")[0] == "redis" or any(
+        base.__module__.partition(".")[0] == "redis" for base in type(thing).__mro__
+    )
+
+
+def ways_of(client: Any) -> tuple[str, list[Way]]:
+    """Which kind of address a client stands for, and its ways."""
+    if hasattr(client, "nodes_manager"):
+        return "cluster", _cluster(client)
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or not hasattr(pool, "connection_class"):
+        raise InvalidArgument("engine", type(client).__name__, ACCEPTED)
+    way = _way(pool.connection_class, pool.connection_kwargs)
+    manager = getattr(pool, "sentinel_manager", None)
+    if manager is None:
+        return "server", [way]
+    if not pool.is_master:
+        raise InvalidArgument(
+            "engine", type(client).__name__, "a client from master_for(): replicas take no writes"
+        )
+    pools = [sentinel.connection_pool for sentinel in manager.sentinels]
+    watchers = [_way(watch.connection_class, watch.connection_kwargs) for watch in pools]
+    return "sentinel", [SentinelWay(way, watchers, pool.service_name)]
+
+
+def describe(client: Any) -> str:
+    """For people, without secrets."""
+    _, ways = ways_of(client)
+    return f"redis-py client to {', '.join(way.name for way in ways)}"
+
+
+def _cluster(client: Any) -> list[Way]:
+    manager = client.nodes_manager
+    options = dict(manager.connection_kwargs)
+    kind = options.pop("connection_class", None)
+    if kind is None:
+        kind = connections_of("tls" if options.get("ssl") else "tcp")[0]
+    way = _way(kind, options)
+    nodes = [(node.host, node.port) for node in list(manager.startup_nodes.values())]
+    return [way.to(host, int(port)) for host, port in dict.fromkeys(nodes)]
+
+
+def _way(kind: type, options: dict[str, Any]) -> Way:
+    """A way from one class of connections: the twin for the other colour is that of redis-py."""
+    arguments = arguments_of(kind)
+    name = "tls" if "ssl_ca_certs" in arguments else "unix" if "path" in arguments else "tcp"
+    sync, tasks = connections_of(name)
+    # A class of the user's own is kept on its side, with what it alone knows; one that asks sentinels is not, as a
+    # way does that by itself.
+    own = arguments_of(kind) - arguments_of(sync) - arguments_of(tasks)
+    if issubclass(kind, sync) and "Sentinel" not in kind.__name__:
+        sync = kind
+    elif issubclass(kind, tasks) and "Sentinel" not in kind.__name__:
+        tasks = kind
+    return Way(sync, tasks, kept(options, own))

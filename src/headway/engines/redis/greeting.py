@@ -1,0 +1,84 @@
+"""What is asked of a server when it is met for the first time: whether it can keep a promise at all.
+
+A flow, as in `account.py`: it yields commands and gets the answers sent in. Three things are looked at.
+
+- The version. Scripts rely on what came with Redis 7.
+- Whether it may *evict*: a ledger that was thrown away to make room has forgotten its grants. That is noticed and paid
+  for with a quarantine, again and again, as eviction does not come alone.
+- Whether it may be an *isolated primary*. When a network is cut in two, the old primary does not know that another was
+  promoted, and goes on granting to whoever is on its side. `min-replicas-to-write` makes it stop. With `strict=true` a
+  primary that has replicas and not this setting is refused, otherwise it is warned about.
+
+Who may not ask (an ACL without CONFIG or INFO) is not told anything: nothing here is needed to work.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from headway.engines.redis.words import command
+from headway.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from headway.engines.redis.engine import Engine
+
+log = logging.getLogger("headway")
+
+OLDEST = 7
+
+
+def greeting(engine: Engine) -> Generator[bytes, Any, None]:
+    """Ask what has to be known, warn of what is doubtful, refuse what cannot work."""
+    facts = read_info((yield command(b"INFO", b"server")))
+    version = facts.get("redis_version", "")
+    if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < OLDEST:
+        raise InvalidArgument(
+            "engine", engine.address, f"Redis {OLDEST} or later, or Valkey; this is Redis {version}"
+        )
+    room = yield from setting("maxmemory")
+    policy = yield from setting("maxmemory-policy")
+    if room not in (None, "0") and policy not in (None, "noeviction"):
+        log.warning(
+            "engine %s: it may evict ledgers (maxmemory-policy %s), and a limit whose ledger was evicted is put in "
+            "quarantine; set: CONFIG SET maxmemory-policy noeviction",
+            engine.address,
+            policy,
+        )
+    replicas = read_info((yield command(b"INFO", b"replication"))).get("connected_slaves", "0")
+    least = yield from setting("min-replicas-to-write")
+    if replicas != "0" and least == "0":
+        advice = "set: CONFIG SET min-replicas-to-write 1"
+        if engine.strict:
+            raise InvalidArgument(
+                "engine",
+                engine.address,
+                "a primary with min-replicas-to-write of at least 1, as strict=true asks for: cut off from its "
+                f"replicas, this one would go on granting after another was promoted; {advice}",
+            )
+        log.warning(
+            "engine %s: a primary that is cut off from its replicas goes on granting after another was promoted; %s",
+            engine.address,
+            advice,
+        )
+
+
+def setting(name: str) -> Generator[bytes, Any, str | None]:
+    """A line of the server's configuration, None if it is not told."""
+    answer = yield command(b"CONFIG", b"GET", name.encode())
+    if isinstance(answer, list) and len(answer) == 2:
+        return str(answer[1], "utf-8", "replace")
+    return None
+
+
+def read_info(answer: Any) -> dict[str, str]:
+    """What INFO says; nothing if it was not allowed.
+
+    >>> read_info(b"# Server\\r\\nredis_version:7.2.4\\r\\n")
+    {'redis_version': '7.2.4'}
+    """
+    if not isinstance(answer, bytes):
+        return {}
+    lines = (line.partition(":") for line in answer.decode("utf-8", "replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}

@@ -1,0 +1,242 @@
+"""Ways: how a connection to a server is made, for threads and for tasks.
+
+redis-py knows TLS, passwords, sockets and providers of credentials, so the connections are its own; but its pools
+count them, hand them out and retry, which is not wanted here. A way is therefore just the two classes of connections
+and their arguments. It comes from a URI, or from a client that the user has made: then it leads where the client's
+pool leads, also for the other colour of code (a `redis.Redis` serves tasks too, a `redis.asyncio.Redis` threads).
+
+A way past sentinels asks them, before each connection, who the primary is. After a failover they know before we do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from headway.engines.redis.address import bad_port, hosts_of, service_of, unknown_option
+from headway.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from headway.engines.redis.address import Address
+
+KEPT = {
+    "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "lib_name",
+    "lib_version", "socket_keepalive", "socket_keepalive_options", "socket_type",
+}  # fmt: skip
+"""Arguments that say where the server is and who we are (as do those for TLS). Others say how redis-py should use its
+connection: how long it waits and how often it retries, how it decodes. That is decided here."""
+
+OF_POOLS = ("max_connections", "timeout")
+"""What redis-py reads from a URI for its pool."""
+
+
+class Way:
+    """How to connect to one server."""
+
+    def __init__(self, sync: type, tasks: type, options: dict[str, Any]) -> None:
+        self.sync = sync
+        self.tasks = tasks
+        self.options = options
+
+    @property
+    def name(self) -> str:
+        """For people.
+
+        >>> Way(object, object, {"host": "db", "port": 6379, "password": "secret"})
+        <way to db:6379>
+        """
+        options = self.options
+        return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
+
+    def __repr__(self) -> str:
+        return f"<way to {self.name}>"
+
+    def to(self, host: str, port: int) -> Way:
+        """The same way to another server."""
+        return Way(self.sync, self.tasks, {**self.options, "host": host, "port": port})
+
+    def connect(self, timeout: float) -> Any:
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        # The protocol's third version has messages in between, for which nobody here would wait.
+        connection = self.sync(
+            **self._known(self.sync), protocol=2, socket_timeout=timeout, socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),
+        )  # fmt: skip
+        connection.connect()
+        return connection
+
+    async def connect_async(self, timeout: float) -> Any:  # noqa: ASYNC109 - redis-py keeps it
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        # Reading is bounded by the lane, for all who wait at once.
+        connection = self.tasks(
+            **self._known(self.tasks), protocol=2, socket_timeout=None, socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),
+        )  # fmt: skip
+        await connection.connect()
+        return connection
+
+    def _known(self, kind: type) -> dict[str, Any]:
+        known = arguments_of(kind)
+        return {name: value for name, value in self.options.items() if name in known}
+
+
+class SentinelWay(Way):
+    """How to connect to the primary that sentinels name."""
+
+    def __init__(self, way: Way, sentinels: Iterable[Way], service: str) -> None:
+        Way.__init__(self, way.sync, way.tasks, way.options)
+        self.service = service
+        self.sentinels = list(sentinels)
+
+    @property
+    def name(self) -> str:
+        return f"{self.service} (by {', '.join(way.name for way in self.sentinels)})"
+
+    def connect(self, timeout: float) -> Any:
+        for sentinel, left in self._in_turn(timeout):
+            try:
+                connection = sentinel.connect(left)
+            except Exception as error:  # noqa: BLE001 - whatever it is: another may know
+                self._failed(sentinel, error)
+                continue
+            try:
+                connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
+                found = connection.read_response()
+            except Exception as error:  # noqa: BLE001
+                self._failed(sentinel, error)
+                continue
+            finally:
+                connection.disconnect()
+            if found:
+                return self._primary(found).connect(timeout)
+            self._failed(sentinel, None)
+        raise self._unknown()
+
+    async def connect_async(self, timeout: float) -> Any:  # noqa: ASYNC109 - redis-py keeps it
+        for sentinel, left in self._in_turn(timeout):
+            try:
+                connection = await sentinel.connect_async(left)
+            except Exception as error:  # noqa: BLE001
+                self._failed(sentinel, error)
+                continue
+            try:
+                async with asyncio.timeout(left):
+                    await connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
+                    found = await connection.read_response()
+            except Exception as error:  # noqa: BLE001
+                self._failed(sentinel, error)
+                continue
+            finally:
+                await connection.disconnect(nowait=True)
+            if found:
+                return await self._primary(found).connect_async(timeout)
+            self._failed(sentinel, None)
+        raise self._unknown()
+
+    def _in_turn(self, timeout: float) -> Iterator[tuple[Way, float]]:
+        """The sentinels, the one that answered last time first, for as long as there is time."""
+        self._trouble = "no time was left to ask"
+        end = time.monotonic() + timeout
+        for sentinel in list(self.sentinels):
+            left = end - time.monotonic()
+            if left > 0:
+                yield sentinel, left
+
+    def _failed(self, sentinel: Way, error: Exception | None) -> None:
+        if sentinel in self.sentinels:
+            self.sentinels.remove(sentinel)
+            self.sentinels.append(sentinel)
+        said = "knows no such service" if error is None else (str(error) or type(error).__name__)
+        self._trouble = f"{sentinel.name}: {said}"
+
+    def _unknown(self) -> ConnectionError:
+        return ConnectionError(f"no sentinel knows the primary of {self.service!r} ({self._trouble})")
+
+    def _primary(self, found: list[Any]) -> Way:
+        host, port = (part.decode() if isinstance(part, bytes) else str(part) for part in found)
+        return self.to(host, int(port))
+
+
+def kept(options: dict[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
+    """Those options that say where the server is and who we are.
+
+    >>> kept({"host": "db", "socket_timeout": 5, "ssl_ca_certs": "ca.pem"})
+    {'host': 'db', 'ssl_ca_certs': 'ca.pem'}
+    """
+    return {
+        name: value
+        for name, value in options.items()
+        if name in KEPT or name.startswith("ssl_") or name in more
+    }
+
+
+def arguments_of(kind: type) -> set[str]:
+    """The names of all arguments that a connection's class takes."""
+    found: set[str] = set()
+    for base in kind.__mro__[:-1]:
+        if "__init__" in vars(base):
+            found |= set(inspect.signature(base.__init__).parameters)  # type: ignore[misc]
+    return found - {"self", "kwargs"}
+
+
+def connections_of(kind: str) -> tuple[type, type]:
+    """The classes of redis-py for "tcp", "tls" and "unix"."""
+    import redis.asyncio.connection
+    import redis.connection
+
+    name = {"tcp": "Connection", "tls": "SSLConnection", "unix": "UnixDomainSocketConnection"}[kind]
+    return getattr(redis.connection, name), getattr(redis.asyncio.connection, name)
+
+
+# -- from URIs -------------------------------------------------------------------------------------------
+
+
+def ways_to(address: Address) -> list[Way]:
+    """The ways that an address names: one, or of a cluster one for each host."""
+    if address.client is not None:
+        from headway.engines.redis.clients import ways_of
+
+        return ways_of(address.client)[1]
+    scheme, _, rest = address.uri.partition("://")
+    if address.kind == "server":
+        return [read_way(address.public, address.uri)]
+    before, at, after = rest.rpartition("@")
+    query = after.partition("?")[2]
+    secure = scheme.partition("+")[0]
+    if address.kind == "cluster":
+        first = read_way(address.public, f"{secure}://{before}{at}localhost/?{query}")
+        return [first.to(*host) for host in hosts_of(address, 6379)]
+    service, db = service_of(address)
+    first = read_way(address.public, f"{secure}://{before}{at}localhost/{db}?{query}")
+    username, password = address.sentinel_login
+    own = {"username": username, "password": password, "db": 0}
+    watcher = Way(first.sync, first.tasks, {**first.options, **own})
+    return [SentinelWay(first, [watcher.to(*host) for host in hosts_of(address, 26379)], service)]
+
+
+def read_way(shown: str, uri: str) -> Way:
+    """The way that a URI of redis-py leads."""
+    from redis.connection import parse_url
+
+    kind = {"rediss": "tls", "unix": "unix"}.get(uri.partition("://")[0], "tcp")
+    sync, tasks = connections_of(kind)
+    try:
+        options: dict[str, Any] = dict(parse_url(uri))  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        # Its text may repeat a part of the URI, and that may be a part of the password.
+        if "query" in str(error).lower() or "invalid value" in str(error).lower():
+            raise InvalidArgument("engine", shown, "options with values that redis-py reads") from None
+        raise bad_port(shown) from None
+    options.pop("connection_class", None)
+    known = arguments_of(sync) | set(OF_POOLS)
+    for name in options:
+        if name not in known:
+            raise unknown_option(shown, name)
+    return Way(sync, tasks, kept(options))

@@ -1,0 +1,7 @@
+cdef class Wire:
+    cdef public object connection, reader, socket
+    cdef public bytes ident
+
+    cpdef ask(self, bytes payload)
+
+    cpdef read(self)

@@ -1,0 +1,245 @@
+"""A cluster: ledgers are found by their slots, and found again when slots move and nodes die."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from typing import Any
+
+import pytest
+from tests.redis import servers
+from tests.redis.checks import TIMEOUT, check_verbs, check_wake, short_lease
+from tests.redis.servers import HOST, eventually
+
+from headway import Limiter
+from headway.engines.redis import shards
+from headway.engines.redis.cluster import slot_of
+from headway.errors import EngineUnavailable
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.realtime
+def test_a_cluster(cluster, connect):
+    check_verbs(connect(cluster.url))
+
+
+@pytest.mark.realtime
+@pytest.mark.usefixtures("make_tls_server")  # or the test is skipped
+def test_a_cluster_with_tls(make_cluster, connect, tmp_path, monkeypatch):
+    key, trusted = servers.make_certificate(tmp_path)
+    monkeypatch.setattr(servers, "make_certificate", lambda folder: (key, trusted))
+    cluster = make_cluster("redis-server", tls=True, tls_cluster="yes")
+    engine = connect(f"{cluster.url.replace('redis+', 'rediss+')}?ssl_ca_certs={trusted}")
+    check_verbs(engine)
+    with contextlib.closing(cluster.client(ssl=True, ssl_ca_certs=str(trusted))) as client:
+        limiter = Limiter("3/minute", name="many", engine=connect(client))
+        assert all(limiter.try_acquire(f"k{i}") for i in range(9))
+
+
+def test_a_cluster_spreads_ledgers(cluster, connect):
+    engine = connect(cluster.url)
+    limiter = Limiter("3/minute", name="many", engine=engine)
+    keys = [f"k{i}" for i in range(30)]
+    assert all(limiter.try_acquire(key) for key in keys)
+
+    async def tasks():
+        assert all([await limiter.try_acquire_async(key) for key in keys])
+
+    asyncio.run(tasks())
+    for key in keys:
+        assert cluster.owner(f"{{many:{key}}}").client().exists(f"headway:{{many:{key}}}")
+    assert len(engine.places()) == 3
+
+
+@pytest.mark.realtime
+def test_waiters_on_many_nodes(cluster, connect):
+    engine = connect(cluster.url)
+    limiter = Limiter("1 concurrent", name="many", engine=engine, engine_timeout=TIMEOUT)
+    keys = [f"k{i}" for i in range(12)]
+
+    async def tasks():
+        for _ in range(2):
+            permits = [await limiter.acquire_async(key) for key in keys]
+            waiting = [asyncio.create_task(limiter.acquire_async(key, timeout=20)) for key in keys]
+            await asyncio.sleep(0.5)
+            assert not any(task.done() for task in waiting)
+            began = time.monotonic()
+            for permit in permits:
+                permit.complete()
+            for task in waiting:
+                (await task).complete()
+            assert time.monotonic() - began < 1.2
+
+    asyncio.run(tasks())
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("topology", ["valkey", "cluster"])
+def test_news_reach_everybody(request, topology, connect):
+    """A pause that another process calls for moves the slot of one who sleeps already."""
+    servers = request.getfixturevalue(topology)
+    url = servers.url
+    first, second = connect(url), connect(url + "?drift_ppm=999")
+    slow = Limiter("1 every 600ms", name="slow", engine=first, engine_timeout=TIMEOUT)
+    other = Limiter("1 every 600ms", name="slow", engine=second, engine_timeout=TIMEOUT)
+    slow.acquire()
+    slow.acquire()  # now this process listens
+    nodes = [server.client() for server in getattr(servers, "servers", [servers])]
+    eventually(
+        lambda: any(node.pubsub_numsub(first.news)[0][1] for node in nodes), "a subscription to the news"
+    )
+    began = time.monotonic()
+    threading.Timer(0.2, other.pause, (1.0,)).start()
+    slow.acquire()
+    assert 1.1 < time.monotonic() - began < 4
+
+
+def move_slot(cluster, key, *, between=lambda: None):
+    """Give a key's slot to another node, key by key, as `valkey-cli --cluster reshard` does."""
+    slot, old = slot_of(key.encode()), cluster.owner(key)
+    new = next(server for server in cluster.servers if server is not old)
+    source, target = old.client(), new.client()
+    names = [client.execute_command("CLUSTER MYID").decode() for client in (source, target)]
+    target.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[0])
+    source.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[1])
+    between()
+    while keys := source.execute_command("CLUSTER GETKEYSINSLOT", slot, 10):
+        source.execute_command("MIGRATE", HOST, new.port, "", 0, 5000, "KEYS", *keys)
+    between()
+    for client in (target, source):
+        client.execute_command("CLUSTER SETSLOT", slot, "NODE", names[1])
+    return old, new
+
+
+@pytest.mark.realtime
+def test_a_slot_that_is_moved(make_cluster, connect):
+    cluster = make_cluster()
+    engine = connect(short_lease(cluster.url, 1))
+    limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT)
+    limiter.acquire()
+    fresh = Limiter("5/s", name="fresh", engine=engine, engine_timeout=TIMEOUT)
+
+    def between():
+        for verb in (fresh.try_acquire, lambda: asyncio.run(fresh.try_acquire_async())):
+            with contextlib.suppress(EngineUnavailable):
+                verb()
+
+    _, new = move_slot(cluster, "headway:{moving}")
+    grants = []
+    for _ in range(8):
+        limiter.acquire(timeout=10).complete()
+        grants.append(time.monotonic())
+    asyncio.run(limiter.acquire_async(timeout=10))
+    assert new.client().exists("headway:{moving}")
+    assert all(later - first > 0.28 for first, later in zip(grants, grants[5:], strict=False))
+    # A ledger that is made while its slot is on its way is made at the new node: ASK.
+    move_slot(cluster, "headway:{fresh}", between=between)
+    assert fresh.acquire(timeout=10)
+
+
+@pytest.mark.realtime
+def test_a_waiter_whose_slot_is_moved(make_cluster, connect):
+    cluster = make_cluster()
+    engine = connect(short_lease(cluster.url, 2))
+    limiter = Limiter("1 concurrent", name="wake", engine=engine, engine_timeout=TIMEOUT)
+    check_wake(engine)
+    permit = limiter.acquire()
+    got = []
+    thread = threading.Thread(target=lambda: got.append(limiter.acquire(timeout=30)))
+    thread.start()
+    eventually(lambda: limiter.peek().waiting, "somebody who waits")
+    move_slot(cluster, "headway:{wake}")
+    permit.complete()
+    thread.join(30)
+    got[0].complete()
+    check_wake(engine)
+
+
+@pytest.mark.realtime
+def test_a_node_that_dies(make_cluster, connect):
+    """The others go on; who knows only the dead one finds them by the map."""
+    cluster = make_cluster(cluster_require_full_coverage="no")
+    engine = connect(cluster.url, 0.5)
+    limiter = Limiter("100/s", name="many", engine=engine, engine_timeout=0.5)
+    keys = [f"k{i}" for i in range(30)]
+    assert all(limiter.try_acquire(key) for key in keys)
+    dead = cluster.servers[0]
+    lost = [key for key in keys if cluster.owner(f"{{many:{key}}}") is dead]
+    dead.kill()
+    for key in keys:
+        if key in lost:
+            with pytest.raises(EngineUnavailable):
+                limiter.try_acquire(key)
+        else:
+            assert limiter.try_acquire(key)
+    dead.restart()
+    for key in lost:
+        eventually(lambda key=key: allowed(limiter, key), "a node that is back")
+
+
+def allowed(limiter, key):
+    """None while the engine is away; a denial (quarantine) is an answer too."""
+    with contextlib.suppress(EngineUnavailable):
+        return limiter.try_acquire(key) is not None
+
+
+@pytest.mark.realtime
+def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
+    """Also what was posted to the dead one arrives: the end of a permit, for which somebody waits."""
+    cluster = make_cluster()
+    dead = cluster.owner("headway:{held}")
+    replica = make_server(cluster_enabled="yes", cluster_node_timeout=2000, cluster_announce_ip=HOST)
+    client = replica.client()
+    client.execute_command("CLUSTER MEET", HOST, dead.port, dead.bus_port)
+    name = dead.client().execute_command("CLUSTER MYID").decode()
+    eventually(lambda: client.execute_command("CLUSTER REPLICATE", name), "a replica that knows its primary")
+    eventually(lambda: client.info("replication").get("master_link_status") == "up", "a replica in step")
+
+    engine = connect(short_lease(cluster.url, 1), 0.5)
+    limiter = Limiter("1 concurrent", name="held", engine=engine, engine_timeout=0.5)
+    permit = limiter.acquire()
+    eventually(client.dbsize, "a copy of the ledger")
+    eventually(lambda: len(engine.places()) >= 3, "the map")
+    dead.kill()
+    permit.complete()
+    began = time.monotonic()
+
+    def served():
+        with contextlib.suppress(EngineUnavailable):
+            return limiter.try_acquire()
+
+    eventually(served, "the promoted replica", within=30, every=0.1).complete()
+    assert client.info("replication")["role"] == "master"
+    assert time.monotonic() - began < 25
+    asyncio.run(limiter.acquire_async(timeout=20)).complete()
+    eventually(lambda: not any(place.posts.unheard for place in engine.places()), "letters that arrive")
+    check_wake(engine)
+
+
+@pytest.mark.realtime
+def test_channels_are_kept_only_while_somebody_waits(cluster, connect, monkeypatch):
+    """Two limiters of one name share a channel: it ends when nobody waits in either."""
+    monkeypatch.setattr(shards, "LINGER", 0.2)
+    engine = connect(cluster.url)
+    limiters = [Limiter("1 concurrent", name="wake", engine=engine, engine_timeout=TIMEOUT) for _ in range(2)]
+    node = cluster.owner("headway:{wake}").client()
+    permit = limiters[0].acquire()
+    got: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda one=one: got.append(one.acquire(timeout=20))) for one in limiters
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(node.execute_command("PUBSUB SHARDCHANNELS")) == 1, "one channel")
+    time.sleep(2.2)  # a round or two of forgetting
+    assert len(node.execute_command("PUBSUB SHARDCHANNELS")) == 1
+    for count in (1, 2):
+        permit.complete()
+        ended = time.monotonic()
+        eventually(lambda count=count: len(got) == count, "the next one")
+        assert time.monotonic() - ended < 1
+        permit = got[-1]
+    permit.complete()
+    eventually(lambda: not node.execute_command("PUBSUB SHARDCHANNELS"), "the end of the channel")
+    check_wake(engine)

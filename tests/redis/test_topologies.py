@@ -1,0 +1,173 @@
+"""The engine on every kind of server that it can be told of: the same verbs, the same waiting.
+
+What is decided is tested elsewhere; here it is whether the servers are found, and found again after they moved.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import pytest
+from tests.redis.checks import TIMEOUT, check_verbs, check_wake, short_lease
+from tests.redis.servers import HOST, eventually
+
+from headway import Limiter
+from headway.errors import EngineUnavailable
+
+# -- one server ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.realtime
+def test_a_server(server, connect):
+    check_verbs(connect(server.url))
+
+
+@pytest.mark.realtime
+def test_a_unix_socket(make_server, connect):
+    server = make_server(unix=True, requirepass="s3cret")
+    check_verbs(connect(server.url))
+
+
+@pytest.mark.realtime
+def test_tls(make_tls_server, connect):
+    check_verbs(connect(make_tls_server(requirepass="s3cret").url))
+
+
+def test_a_database_by_its_number(valkey, connect):
+    engine = connect(f"redis://{HOST}:{valkey.port}/3")
+    Limiter("1/minute", name="there", engine=engine).acquire()
+    assert valkey.client(port=valkey.port, db=3).exists("headway:{there}")
+    assert not valkey.client().dbsize()
+
+
+def test_a_namespace(valkey, connect):
+    engine = connect(f"{valkey.url}?namespace=shop")
+    Limiter("1/minute", name="there", engine=engine).acquire()
+    assert valkey.client().exists("shop:{there}")
+
+
+# -- sentinels -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.realtime
+@pytest.mark.slow
+def test_sentinels(make_sentinels, connect):
+    check_verbs(connect(make_sentinels().url))
+
+
+def test_sentinels_that_do_not_answer_are_passed_over(make_sentinels, connect):
+    sentinels = make_sentinels(replicas=0)
+    dead = sentinels.url.replace("://", f"://{HOST}:1,{HOST}:2,")
+    limiter = Limiter("2/minute", name="x", engine=connect(dead))
+    assert limiter.try_acquire()
+    assert asyncio.run(limiter.try_acquire_async())
+
+
+def test_a_service_that_no_sentinel_knows(make_sentinels, connect):
+    sentinels = make_sentinels(replicas=0)
+    engine = connect(sentinels.url.replace("/headway", "/other"))
+    with pytest.raises(EngineUnavailable, match="no sentinel knows the primary of 'other'"):
+        Limiter("2/minute", name="x", engine=engine).acquire()
+    with pytest.raises(EngineUnavailable, match="knows no such service"):
+        asyncio.run(Limiter("2/minute", name="x", engine=engine).acquire_async())
+
+
+@pytest.mark.realtime
+@pytest.mark.slow
+def test_a_stopped_primary_is_left(make_sentinels, connect):
+    """It does not end its connections: whoever asks it or listens to it has to notice that it is silent."""
+    sentinels = make_sentinels()
+    engine = connect(short_lease(sentinels.url, 1), 0.3)
+    check_wake(engine)
+    old = sentinels.primary()
+    old.stop()
+    new = eventually(
+        lambda: next((one for one in [sentinels.primary()] if one is not old), None), "a promotion"
+    )
+    eventually(lambda: new.client().pubsub_numsub(engine.wake)[0][1], "a subscription there")
+    limiter = Limiter("5/s", name="x", engine=engine, engine_timeout=0.3)
+    limiter.acquire()
+    asyncio.run(limiter.acquire_async())
+    check_wake(engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["thread", "task", "letter"])
+def test_a_primary_that_became_a_replica(make_sentinels, connect, kind):
+    """Nobody ended the connections: the next command is refused, and goes to the new primary."""
+    sentinels = make_sentinels()
+    old, new = sentinels.primary(), sentinels.replicas()[0]
+    sentinels.sentinel.stop()  # its CLIENT KILL would end them
+    engine = connect(short_lease(old.url))
+    limiter = Limiter("9/s", name="x", engine=engine, engine_timeout=TIMEOUT)
+    held = Limiter("1 concurrent", name="held", engine=engine, engine_timeout=TIMEOUT)
+
+    async def tasks():
+        await limiter.acquire_async()
+        change()
+        await limiter.acquire_async(timeout=20)
+
+    def change():
+        new.client().replicaof("NO", "ONE")
+        old.client().replicaof(HOST, new.port)
+        engine.places()[0].way = engine.places()[0].way.to(HOST, new.port)
+
+    if kind == "task":
+        asyncio.run(tasks())
+    elif kind == "thread":
+        limiter.acquire()
+        change()
+        limiter.acquire(timeout=20)
+    else:
+        held.acquire().complete()
+        eventually(lambda: not engine.places()[0].posts.unheard, "the letter's answer")
+        permit = held.acquire()
+        change()
+        permit.complete()
+        eventually(lambda: not engine.places()[0].posts.unheard, "the letter's answer")
+        held.acquire(timeout=20).complete()
+    assert new.client().dbsize()
+
+
+@pytest.mark.realtime
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [True, False])
+def test_a_failover_is_followed(make_sentinels, connect, kill):
+    """Both colours and the subscription go to the new primary, and no window sees more than its limit."""
+    sentinels = make_sentinels()
+    engine = connect(short_lease(sentinels.url, 1))
+    limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT)
+    grants, stop = [], threading.Event()
+
+    def use():
+        while not stop.is_set():
+            with contextlib.suppress(EngineUnavailable):
+                limiter.acquire(timeout=5).complete()
+                grants.append(time.monotonic())
+            time.sleep(0.005)
+
+    async def use_async():
+        while not stop.is_set():
+            with contextlib.suppress(EngineUnavailable):
+                (await limiter.acquire_async(timeout=5)).complete()
+                grants.append(time.monotonic())
+            await asyncio.sleep(0.005)
+
+    users = [threading.Thread(target=use), threading.Thread(target=lambda: asyncio.run(use_async()))]
+    for user in users:
+        user.start()
+    try:
+        eventually(lambda: len(grants) > 10, "some grants")
+        new = sentinels.failover(kill=kill)
+        moved = time.monotonic()
+        eventually(lambda: grants[-1] > moved + 1.5, "grants by the new primary")
+    finally:
+        stop.set()
+        for user in users:
+            user.join(20)
+    assert new.client().exists("headway:{moving}")
+    grants.sort()
+    # Heard of in time to be late by a little; never a sixth within the window.
+    assert all(later - first > 0.28 for first, later in zip(grants, grants[5:], strict=False))
+    check_wake(engine)
