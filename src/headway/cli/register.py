@@ -41,8 +41,8 @@ class Register:
             raise InvalidArgument("engine", uri, "a directory that is there")
         self.engine: Engine = open_engine(uri, timeout)
         self.complete = False
-        self._cursors: dict[int, bytes] = {}
-        self._known: dict[bytes, tuple[Address, int]] = {}
+        self._cursors: dict[Any, bytes] = {}
+        self._known: dict[bytes, tuple[Address, Any]] = {}
         self._dump = part("dump").encode()
 
     # -- talking -----------------------------------------------------------------------------------------
@@ -76,7 +76,8 @@ class Register:
         return answers
 
     def places(self) -> list[Any]:
-        places: list[Any] = self.engine.places()
+        """All servers that have ledgers: more than one in a cluster."""
+        places: list[Any] = getattr(self.engine, "primaries", self.engine.places)()
         return places
 
     def place_of(self, key: bytes) -> Any:
@@ -99,17 +100,17 @@ class Register:
         """Look for keys, from where the last search ended; once around and they are all known."""
         pattern = self.engine.namespace.encode() + b":{*"
         around = []
-        for number, place in enumerate(self.places()):
-            cursor, steps = self._cursors.get(number, b"0"), 0
+        for place in self.places():
+            cursor, steps = self._cursors.get(place, b"0"), 0
             while most_steps is None or steps < most_steps:
                 cursor, keys = self._scan(place, cursor, pattern)
                 steps += 1
                 for key in keys:
                     if key not in self._known and (address := read_key(key)) is not None:
-                        self._known[key] = address, number
+                        self._known[key] = address, place
                 if cursor == b"0":
                     break
-            self._cursors[number] = cursor
+            self._cursors[place] = cursor
             around.append(cursor == b"0")
         self.complete = self.complete or all(around)
 
@@ -150,13 +151,12 @@ class Register:
     def read(self, addresses: list[Address]) -> list[Sheet]:
         """The ledgers at these addresses, as far as they are still there."""
         sheets: list[Sheet] = []
-        by_place: dict[int, list[Address]] = {}
+        by_place: dict[Any, list[Address]] = {}
         for address in addresses:
-            number = self._known[address.place][1] if address.place in self._known else -1
-            by_place.setdefault(number, []).append(address)
-        places = self.places()
-        for number, here in by_place.items():
-            place = self.place_of(here[0].root) if number < 0 else places[number % len(places)]
+            known = self._known.get(address.place)
+            place = self.place_of(address.root) if known is None else known[1]
+            by_place.setdefault(place, []).append(address)
+        for place, here in by_place.items():
             for start in range(0, len(here), CHUNK):
                 sheets += self._read_some(place, here[start : start + CHUNK])
         return sorted(sheets, key=lambda sheet: order(sheet.address))
