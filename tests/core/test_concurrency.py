@@ -75,6 +75,8 @@ def end_of(ledger: Ledger, how: str, now: int, cost: int, mark: int) -> None:
 
 def check_leases(ledger: Ledger, now: int, count: int, alive: Held) -> None:
     out = sum(cost for cost, _, _ in alive.values())
+    assert len({mark for _, mark, _ in alive.values()}) == len(alive), "permits are told apart by their marks"
+    assert all(mark < now + len(alive) for _, mark, _ in alive.values())
     assert out <= count
     assert (ledger.in_flight(now), ledger.remaining(now)) == (out, count - out)
     last = max((heard for _, _, heard in alive.values()), default=now - LEASE)
@@ -103,7 +105,8 @@ def test_what_expired_is_given_back_once(count, steps) -> None:
         if verb == "take":
             cost = 1 + x % count
             if ledger.wait(now, cost) == 0:
-                known[number] = alive[number] = (cost, ledger.take(now, cost), now)
+                mark = ledger.take(now, cost)
+                known[number] = alive[number] = (cost, mark, mark)
         elif open_ones := [i for i in known if i not in ended]:
             i = open_ones[x % len(open_ones)]
             cost, mark, _ = known[i]
@@ -111,7 +114,7 @@ def test_what_expired_is_given_back_once(count, steps) -> None:
                 mark = ledger.renew(now, cost, mark)
                 assert (mark >= 0) == (i in alive)
                 if mark >= 0:
-                    known[i] = alive[i] = (cost, mark, now)
+                    known[i] = alive[i] = (cost, mark, mark)
             else:
                 end_of(ledger, verb, now, cost, mark)
                 ended.add(i)

@@ -5,11 +5,13 @@ What is decided is tested elsewhere; here it is whether the servers are found, a
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
+import traceback
 
 import pytest
-from tests.redis.checks import TIMEOUT, check_verbs, check_wake, short_lease
+from tests.redis.checks import TIMEOUT, check_verbs, check_wake, check_wake_async, short_lease
 from tests.redis.servers import HOST, eventually
 
 from headway import Limiter
@@ -170,4 +172,29 @@ def test_a_failover_is_followed(make_sentinels, connect, kill):
     grants.sort()
     # Heard of in time to be late by a little; never a sixth within the window.
     assert all(later - first > 0.28 for first, later in zip(grants, grants[5:], strict=False))
+    check_wake(engine)
+
+
+# -- processes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.realtime
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["valkey", "cluster"])
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_connections_of_its_own(request, topology, connect):
+    """Its parent's subscription and letters go on, and it hears its own calls."""
+    engine = connect(short_lease(request.getfixturevalue(topology).url))
+    check_wake(engine)
+    child = os.fork()
+    if not child:
+        try:
+            check_wake(engine)
+            asyncio.run(check_wake_async(engine))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
     check_wake(engine)

@@ -18,6 +18,8 @@ cdef class ConcurrencyLedger(Ledger):
     @cython.locals(leases=Runs)
     cdef void advance(self, long long now) noexcept
 
+    cdef long long note(self, long long at, long long cost)
+
     @cython.locals(found=cython.longlong)
     cpdef long long renew(self, long long now, long long cost, long long mark)
 

@@ -11,7 +11,8 @@ shared ledger a permit has a *lease*: its holder says from time to time that it 
 what was neither ended nor renewed for a whole lease is given back. Now it matters whose permit ends: one that
 has expired was given to somebody else, and if its holder comes back after all, that must not mint another. So
 the ledger keeps runs of (granted or renewed at, count), as a window does, and an end takes what is still there
-under its mark: nothing, when it has expired.
+under its mark: nothing, when it has expired. No two permits share a mark, or who renews one that has ended would
+renew another's: of several at the same tick, each later one is noted a tick later.
 
 Worked example, 2 concurrent, lease 10 s: A goes at 0, B at 1; A renews at 6 and vanishes, B vanishes at once. C
 asks at 7 and hears "nothing exact; 11 at the latest", for B's lease is over then, and A's at 16.
@@ -95,14 +96,20 @@ class ConcurrencyLedger(Ledger):
         if self.out == 0:
             self.lease = self.rule.lease
         self.out += cost
-        return self.leases.add(at, cost)
+        return self.note(at, cost)
+
+    def note(self, at: int, cost: int) -> int:
+        """Under a mark of its own."""
+        if self.leases.size > 0 and self.leases.last_time() >= at:  # type: ignore[union-attr] # it has leases
+            at = self.leases.last_time() + 1  # type: ignore[union-attr]
+        return self.leases.add(at, cost)  # type: ignore[union-attr]
 
     def renew(self, now: int, cost: int, mark: int) -> int:
         if self.leases is None:
             return mark
         self.advance(now)
         found = self.leases.remove(mark, cost)
-        return self.leases.add(now, found) if found > 0 else -1
+        return self.note(now, found) if found > 0 else -1
 
     def give_back(self, now: int, cost: int, mark: int) -> None:
         if self.leases is None:

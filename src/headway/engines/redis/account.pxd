@@ -46,7 +46,7 @@ cdef class Anchor:
 
 
 cdef class Account:
-    cdef public object spec, key, lanes, standing, sleepers, leases, rules
+    cdef public object spec, key, lanes, standing, sleepers, leases, rules, ends
     cdef public tuple keys, front
     cdef public bytes epoch, opening, reopening, packed
     cdef public dict framed

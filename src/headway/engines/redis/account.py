@@ -18,6 +18,7 @@ its own monotonic clock. What does not fit is refused by the script before anyth
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,7 @@ class Account:
 
     __slots__ = (
         "__weakref__",
+        "ends",
         "epoch",
         "expires",
         "framed",
@@ -116,6 +118,7 @@ class Account:
         self.sleepers: set[Ask] = set()
         self.leases: dict[int, Any] = {}
         self.visited = 0
+        self.ends: deque[Request] = deque()
         # How many stood in its queue when it was heard of last.
         self.waiting = 0.0
         self.renew(rules)
@@ -220,6 +223,15 @@ class Account:
     def moved(self, ask: Ask) -> int:
         """By how much a slot was moved since it was promised, in nanoseconds."""
         return self.spec.stretched(self.shift - ask.shift) if self.shift > ask.shift else int((self.shift - ask.shift) * TICK)
+
+    def take_ends(self) -> list[Request]:
+        """The ends that wait for a question to travel with; those of a ledger that is no more are nobody's."""
+        taken: list[Request] = []
+        while self.ends and len(taken) < 64:
+            request = self.ends.popleft()
+            if request.epoch == self.epoch:
+                taken.append(request)
+        return taken
 
     def post(self, request: Request) -> None:
         """Say something that nobody waits for the answer of."""

@@ -29,7 +29,7 @@ from redis.crc import key_slot
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.place import Place
 from headway.engines.redis.shards import ShardedSubscription
-from headway.engines.redis.wires import TROUBLE, PostWire
+from headway.engines.redis.wires import TROUBLE, PostWire, Wire
 from headway.engines.redis.words import command
 from headway.errors import HeadwayError
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from headway.engines.redis.account import Account
     from headway.engines.redis.ways import Way
-    from headway.engines.redis.wires import Reply, TaskWire, Wire
+    from headway.engines.redis.wires import Reply, TaskWire
 
 log = logging.getLogger("headway")
 
@@ -204,7 +204,7 @@ class AskingPlace(Place):
         self.way = node.way
 
     def take(self, deadline: int) -> Wire:
-        return AskingWire(self.node.take(deadline))  # type: ignore[return-value]
+        return AskingWire(self.node.take(deadline))
 
     def put_back(self, wire: Any) -> None:
         self.node.put_back(None if wire is None else wire.wire)
@@ -223,18 +223,18 @@ class AskingPlace(Place):
         self.node.drop_wire(loop, wire.wire)
 
 
-class AskingWire:
+class AskingWire(Wire):
     """A thread's connection that says ASKING before each command."""
 
     def __init__(self, wire: Wire) -> None:
+        # Not made anew: the same connection in another manner.
         self.wire = wire
-        self.ident = wire.ident
-        self.close = wire.close
+        self.connection, self.socket, self.reader, self.ident = wire.connection, wire.socket, wire.reader, wire.ident
 
     def ask(self, payload: bytes) -> Any:
-        self.wire.socket.sendall(ASKING + payload)
-        self.wire.read()
-        return self.wire.read()
+        self.socket.sendall(ASKING + payload)
+        self.read()
+        return self.read()
 
 
 class AskingTaskWire:

@@ -6,6 +6,8 @@ names of its streams, where the server's clock stands, and the threads that look
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import itertools
 import logging
 import os
@@ -24,14 +26,13 @@ from headway.engines.redis.keeper import Keeper
 from headway.engines.redis.lanes import TaskLane, ThreadLane
 from headway.engines.redis.letters import Letterbox
 from headway.engines.redis.place import Place
+from headway.engines.redis.requests import End
 from headway.engines.redis.ways import Way, ways_to
 from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import command
 from headway.errors import EngineUnavailable
 
 if TYPE_CHECKING:
-    import asyncio
-
     from headway.engines.redis.account import Account
     from headway.engines.redis.requests import Ask, Call, Request
     from headway.engines.redis.wires import TaskWire, Wire
@@ -83,6 +84,8 @@ class Engine:
         self.news = self.namespace.encode() + b":news"
         self.waiting: weakref.WeakValueDictionary[int, Ask] = weakref.WeakValueDictionary()
         self._early: dict[int, Call] = {}
+        # Accounts with ends that wait for a question to travel with.
+        self.deferred: set[Account] = set()
         self.keeper = Keeper(self)
         self._streams = itertools.count()
         self._tickets = itertools.count(1)
@@ -186,7 +189,33 @@ class Engine:
         return lane
 
     def post(self, request: Request) -> None:
-        """Say something without waiting for an answer; never blocks, never raises."""
+        """Say something without waiting for an answer; never blocks, never raises.
+
+        What nobody waits for travels with the next question, if one comes soon: within this turn of the event loop, or
+        within a millisecond.
+        """
+        account = request.account
+        if type(request) is not End or account.waiting or account.standing:
+            self.post_now(request)
+            return
+        account.ends.append(request)
+        if account in self.deferred:
+            return
+        self.deferred.add(account)
+        loop = asyncio._get_running_loop()
+        if loop is not None:
+            loop.call_soon(self.flush, account)
+            self.keeper.tend()  # for a loop that ends before that
+        else:
+            self.keeper.soon()
+
+    def flush(self, account: Account) -> None:
+        """Post what has not travelled with a question by now."""
+        self.deferred.discard(account)
+        for request in account.take_ends():
+            self.post_now(request)
+
+    def post_now(self, request: Request) -> None:
         account = request.account
         box = self._boxes.get(account)
         if box is None:
@@ -274,6 +303,18 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"<headway engine {self.address}>"
+
+
+def farewell() -> None:
+    """At the end of the process: what was ended is said, so that nobody has to wait for its lease."""
+    for engine in list(engines):
+        for account in list(engine.deferred):
+            engine.flush(account)
+        for place in engine.places():
+            place.posts.tend()
+
+
+atexit.register(farewell)
 
 
 def after_fork() -> None:

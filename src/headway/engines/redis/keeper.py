@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headway")
 
+SOON = 0.001
+ALERT = 50
+"""Rounds of a millisecond, after the last end that was left to travel with a question."""
 LINGER = 20
 """Rounds without anything to do after which the threads end."""
 
@@ -43,6 +46,8 @@ class Keeper:
         self._listener: threading.Thread | None = None
         self._subscribed = threading.Event()
         self.stopped = False
+        # Whether it has to be woken to be there in a millisecond.
+        self._resting = True
 
     def look_after(self, account: Account) -> None:
         """Visit this account from now on, for as long as somebody waits or holds there."""
@@ -56,6 +61,12 @@ class Keeper:
         if self._thread is None:
             with self._lock:
                 self._start()
+
+    def soon(self) -> None:
+        """There are ends that may have to be posted, in a millisecond."""
+        self.tend()
+        if self._resting:
+            self._wake.set()
 
     def later(self, request: Request) -> None:
         """Ask for something that nobody waits for the answer of."""
@@ -83,12 +94,20 @@ class Keeper:
     # -- the keeper --------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        idle = 0
+        idle = alert = after = 0
         step = self.engine.lease_ns / 3e9
         while True:
             quick = any(place.posts.unheard for place in self.engine.places())
-            self._wake.wait(0.02 if quick else step)
+            alert = alert - 1 if not self.engine.deferred else ALERT
+            self._resting = alert <= 0
+            self._wake.wait(SOON if alert > 0 else 0.02 if quick else step)
             self._wake.clear()
+            self._resting = False
+            for account in list(self.engine.deferred):
+                self.engine.flush(account)
+            if alert > 0 and not self.errands and self.engine.clock.now() < after:
+                continue
+            after = self.engine.clock.now() + 20_000_000
             with self._lock:
                 errands, self.errands = self.errands, []
                 accounts = [account for account in self.accounts if account.busy]

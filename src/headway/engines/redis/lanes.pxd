@@ -1,7 +1,6 @@
 cimport cython
 from headway.engines.redis.account cimport Account, Talk
 from headway.engines.redis.requests cimport Request
-from headway.engines.redis.wires cimport Wire
 
 
 cdef class Lane:
@@ -16,5 +15,5 @@ cdef class Lane:
 cdef class ThreadLane(Lane):
     cdef public object lock
 
-    @cython.locals(wire=Wire, payload=bytes, deadline=cython.longlong)
+    @cython.locals(talk=Talk, payload=bytes, deadline=cython.longlong)
     cpdef _round(self, list batch)

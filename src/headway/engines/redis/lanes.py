@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headway.engines.redis.account import Account, Talk
+from headway.engines.redis.requests import End
 from headway.engines.redis.wires import TROUBLE, TaskWire, Wire
 from headway.errors import EngineUnavailable
 
@@ -49,10 +50,13 @@ class Lane:
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
 
-    def fail(self, batch: list[Request], error: BaseException) -> None:
+    def fail(self, batch: list[Request], error: BaseException, unsent: bool = False) -> None:
         for request in batch:
             request.error = error
             request.done = True
+            if unsent and type(request) is End:
+                # Nothing has left this machine, so it can be said again. Otherwise nobody knows, and the lease covers it.
+                self.engine.post_now(request)
 
 
 class ThreadLane(Lane):
@@ -71,6 +75,8 @@ class ThreadLane(Lane):
         lock = self.lock
         if lock.acquire(blocking=False):
             batch = [request, *self.gather()] if self.queue else [request]
+            if self.account.ends:
+                batch = self.account.take_ends() + batch
         else:
             self.queue.append(request)
             # Who has the lock is bound by the engine's time-out, and so are those before us.
@@ -115,8 +121,7 @@ class ThreadLane(Lane):
                 if wire is not None:
                     wire.close()
                 if clock.now() >= deadline or not place.again(error):
-                    failure = self.unavailable(error)
-                    self.fail(batch, failure)
+                    self.fail(batch, self.unavailable(error), unsent=wire is None)
                     return
                 place = self.engine.place_of(self.account)
             except BaseException as error:
@@ -164,6 +169,8 @@ class TaskLane(Lane):
         else:
             self.busy = True
             batch = [request]
+            if self.account.ends:
+                batch = self.account.take_ends() + batch
         try:
             await self._round(batch)
         finally:
@@ -222,7 +229,7 @@ class TaskLane(Lane):
                 if wire is not None:
                     place.drop_wire(loop, wire)
                 if loop.time() >= deadline or not place.again(error):
-                    self.fail(batch, self.unavailable(error))
+                    self.fail(batch, self.unavailable(error), unsent=wire is None)
                     break
                 place = self.engine.place_of(self.account)
             except Exception as error:  # noqa: BLE001 - handed to whoever asked

@@ -1,4 +1,34 @@
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from headway.engines.redis.account cimport Talk
+
+
+# The two commands of every call, packed without the struct module. TRY is 1 and END is 2, as in lua/door.lua.
+cdef inline bytes pack_try(double ticket, bint patient, double longest, tuple costs):
+    cdef Py_ssize_t i
+    cdef bytes packed = PyBytes_FromStringAndSize(NULL, 8 * (4 + len(costs)))
+    cdef double *values = <double *>PyBytes_AS_STRING(packed)
+    values[0] = 1
+    values[1] = ticket
+    values[2] = patient
+    values[3] = longest
+    for i in range(len(costs)):
+        values[4 + i] = costs[i]
+    return packed
+
+
+cdef inline bytes pack_end(double how, double ticket, tuple costs, tuple marks, tuple actual):
+    cdef Py_ssize_t i
+    cdef bytes packed = PyBytes_FromStringAndSize(NULL, 8 * (3 + 4 * len(costs)))
+    cdef double *values = <double *>PyBytes_AS_STRING(packed)
+    values[0] = 2
+    values[1] = how
+    values[2] = ticket
+    for i in range(len(costs)):
+        values[3 + 4 * i] = costs[i]
+        values[4 + 4 * i] = marks[2 * i]
+        values[5 + 4 * i] = marks[2 * i + 1]
+        values[6 + 4 * i] = costs[i] if actual is None else actual[i]
+    return packed
 
 
 cdef class Request:

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headway.engines.redis import words
 from headway.engines.redis.words import TICK, numbers
 
+try:
+    import cython
+except ImportError:
+    from headway import _cython as cython
+
 if TYPE_CHECKING:
     from headway.engines.redis.account import Account, Talk
 
@@ -66,7 +71,11 @@ class Ask(Request):
     def __init__(
         self, account: Account, ticket: int, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
     ) -> None:
-        Request.__init__(self, account, numbers(words.TRY, ticket, patient, longest, *costs))
+        if cython.compiled:
+            said = pack_try(ticket, patient, longest, costs)  # type: ignore[name-defined] # noqa: F821 - in requests.pxd
+        else:
+            said = numbers(words.TRY, ticket, patient, longest, *costs)
+        Request.__init__(self, account, said)
         self.ticket = ticket
         self.costs = costs
         self.verdict = -1
@@ -158,11 +167,15 @@ class End(Request):
 
     def __init__(self, ask: Ask, how: int, actual: tuple[int, ...] | None = None) -> None:
         # What was granted to who stood in the queue is kept there until it has been heard of.
-        said: list[float] = [words.END, how, ask.ticket if ask.stood else 0]
-        marks = ask.marks
-        for i, cost in enumerate(ask.costs):
-            said += (cost, marks[2 * i], marks[2 * i + 1], cost if actual is None else actual[i])
-        Request.__init__(self, ask.account, numbers(*said))
+        ticket = ask.ticket if ask.stood else 0
+        if cython.compiled:
+            said = pack_end(how, ticket, ask.costs, ask.marks, actual)  # type: ignore[name-defined] # noqa: F821
+        else:
+            parts: list[float] = [words.END, how, ticket]
+            for i, cost in enumerate(ask.costs):
+                parts += (cost, ask.marks[2 * i], ask.marks[2 * i + 1], cost if actual is None else actual[i])
+            said = numbers(*parts)
+        Request.__init__(self, ask.account, said)
         self.epoch = ask.epoch
 
 

@@ -6,6 +6,12 @@ local function commands(index)
 end
 
 local first = commands(from)
+local epoch, served_by
+if names then
+  epoch, served_by = string.sub(names, 1, 24), string.sub(names, 25)
+else
+  epoch, served_by = stream .. pack('<d', number), ident
+end
 
 local function refuse(status, detail)
   return pack('<dddddddd', status, now, seq, detail or 0, 0, 0, 0, 0) .. epoch

@@ -42,11 +42,20 @@ function concurrency.exact(ledger, now, cost)
   return cost <= ledger.rule.capacity - ledger.out.total
 end
 
+-- Under a mark of its own.
+local function note(ledger, at, cost)
+  local out = ledger.out
+  if out.size > 0 and last_run(out) >= at then
+    at = last_run(out) + 1
+  end
+  return add_run(out, at, cost)
+end
+
 function concurrency.take(ledger, at, cost)
   if ledger.out.total == 0 then
     ledger.lease = ledger.rule.lease
   end
-  return add_run(ledger.out, at, cost)
+  return note(ledger, at, cost)
 end
 
 function concurrency.complete(ledger, now, cost, mark)
@@ -83,7 +92,7 @@ function concurrency.more()
   function concurrency.renew(ledger, now, cost, mark)
     concurrency.advance(ledger, now)
     local found = remove_run(ledger.out, mark, cost)
-    return found > 0 and add_run(ledger.out, now, found) or -1
+    return found > 0 and note(ledger, now, found) or -1
   end
 
   function concurrency.remaining(ledger, now)

@@ -87,13 +87,11 @@ local function pack_numbers(numbers)
 end
 
 local seq, last, quarantined, paused, expires, waiting, shift, governed, born = 0, 0, 0, 0, 0, 0, 0, generation, 0
-local format, epoch, served_by = FORMAT, nil, ident
+local format, names = FORMAT, nil
 if stored[1] then
   format, seq, last, quarantined, paused, expires, waiting, shift, governed, born =
     unpack_from('<dddddddddd', stored[1])
-  epoch, served_by = string.sub(stored[1], 81, 104), string.sub(stored[1], 105)
-else
-  epoch = stream .. pack('<d', number)
+  names = string.sub(stored[1], 81) -- the epoch and the server
 end
 
 -- What is said so far, how far we have come, and the ledger if there is only one.

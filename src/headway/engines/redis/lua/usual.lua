@@ -2,9 +2,8 @@
 -- are yes. Commands are dealt with until one is not so; the long way goes on from there.
 
 if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
-  and now >= last and now >= quarantined and now >= paused
-  and (epoch_seen == '' or (epoch_seen == epoch and seq >= seq_seen))
-  and (lo == 0 or (lo <= now and now <= hi)) and served_by == ident then
+  and now >= last and now >= quarantined and now >= paused and seq >= seq_seen
+  and names == epoch_seen .. ident and (lo == 0 or (lo <= now and now <= hi)) then
   local record = string.sub(stored[3], 1, RECORD)
   local number_of_kind, _, capacity, a, b, c, d, e, f = unpack_from('<ddddddddd', record)
   local kind = kinds[number_of_kind]
@@ -40,10 +39,11 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
         expires = now + reset + GRACE
       end
       seq = seq + 1
-      local answer = pack('<dddddddd', OK, now, seq, expires - now, 0, 0, shift, 0) .. epoch .. pack_numbers(said)
+      local answer = pack('<dddddddd', OK, now, seq, expires - now, 0, 0, shift, 0) .. epoch_seen
+        .. (#said == 4 and pack('<dddd', 1, 0, said[3], said[4]) or pack_numbers(said))
       call('HSET', root,
         'm', pack('<dddddddddd', FORMAT, seq, now, quarantined, paused, expires, 0, shift, governed, born)
-          .. string.sub(stored[1], 81),
+          .. names,
         'c' .. stream, pack('<dd', number, now) .. answer,
         's1', record .. kind.state(ledger))
       if renewed then
