@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
@@ -14,6 +15,8 @@ from headway.core.remote import Remote
 from headway.engines.redis.address import read_address
 from headway.engines.redis.adopt import adopt
 from headway.engines.redis.engine import Engine
+from headway.engines.redis.rights import acl_line
+from headway.engines.redis.scripts import plain_script
 from headway.errors import LimitMismatch
 
 
@@ -66,7 +69,9 @@ def world(server):
 
 
 def send(client, packed):
-    """A command as it travels, said by somebody else."""
+    """A command as it travels, said by somebody else; the server knows the scripts."""
+    for name in ("dump", "adopt"):
+        client.script_load(plain_script(name).text)
     _, *parts = packed.split(b"\r\n$")
     return client.execute_command(*[part.partition(b"\r\n")[2].removesuffix(b"\r\n") for part in parts])
 
@@ -239,6 +244,28 @@ def test_a_calendar_quota_goes_on_in_the_period_of_the_new_one(world) -> None:
     assert world.drain(limiter) == 12
 
 
+@pytest.mark.xfail(reason="FleetLimiter.retarget: its book adopts rules in ticks at a time in nanoseconds")
+def test_a_calendar_quota_can_be_changed(world) -> None:
+    limiter = world.limiter("10/day aligned")
+    assert world.drain(limiter) == 10
+    limiter.retarget("12/day aligned")
+    assert world.drain(limiter) == 2
+
+
+@pytest.mark.xfail(reason="book.lua: takes the edges of whoever asks, also those of another calendar")
+def test_an_older_version_goes_by_the_calendar_of_the_newer(world) -> None:
+    old = world.limiter("10/hour aligned")
+    assert world.drain(old) == 10
+    new = world.limiter("12/day aligned")
+    assert world.drain(new) == 2
+    for _ in range(3):
+        # Whoever comes first on a new day begins it, and it is a day for everybody.
+        world.move(86_400)
+        assert world.drain(old) == 12
+        world.move(3_600)
+        assert (world.drain(old), world.drain(new)) == (0, 0)
+
+
 def test_another_kind_is_refused_and_both_are_named(world) -> None:
     world.limiter("10/s").try_acquire()
     with pytest.raises(LimitMismatch, match="'10/s', not as '5 concurrent'"):
@@ -303,3 +330,35 @@ def test_what_its_root_has_forgotten_is_not_brought_back(world) -> None:
     newer = world.limiter({"requests": "5/s", "tokens": "50/s"})
     assert newer.try_acquire({"requests": "bob", "tokens": "acme"}, cost={"requests": 4, "tokens": 50})
     assert not newer.try_acquire({"requests": "bob", "tokens": "acme"}, cost={"requests": 1, "tokens": 0})
+
+
+def test_scripts_are_loaded_again_and_nobody_needs_more_rights(server) -> None:
+    server.client().execute_command(*acl_line("limits", "secret").split())
+    limiter = headway.Limiter("10/s", name="api", engine=server.url.replace("//", "//limits:secret@"))
+    assert limiter.try_acquire(cost=10)
+    for limit in ("10/minute", "11/minute"):
+        server.client().script_flush()
+        limiter.retarget(limit)
+        assert limiter.peek().limit == limiter.limit
+    assert limiter.peek().remaining == 1
+    limiter.close()
+    server.client().acl_deluser("limits")
+
+
+@pytest.mark.realtime
+def test_who_stands_in_line_is_served_under_the_new_rule(server) -> None:
+    engine = Engine(read_address(server.url))
+    limiter = headway.Limiter("1 concurrent", name="api", engine=engine)
+    held = limiter.acquire()
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(limiter.acquire, timeout=10) for _ in range(2)]
+        eventually(lambda: limiter.peek().waiting == 2, "two who stand")
+        limiter.retarget("2 concurrent")
+        assert limiter.peek().in_flight == 2
+        eventually(lambda: sum(one.done() for one in asked) == 1, "one who is served")
+        assert limiter.peek().waiting == 1
+        held.complete()
+        for one in asked:
+            one.result(10).complete()
+    limiter.close()
+    engine.close()

@@ -31,7 +31,7 @@ from headway.core.rules import recalled
 from headway.core.spacing import SpacingLedger
 from headway.core.window import WindowLedger
 from headway.engines.redis.scripts import BUCKET, CONCURRENCY, FIXED_WINDOW, SPACING, WINDOW
-from headway.engines.redis.words import RECORD, TICK, record_of
+from headway.engines.redis.words import META, RECORD, TICK, record_of
 
 if TYPE_CHECKING:
     from headway.core.ledger import Ledger, Rule
@@ -45,6 +45,30 @@ _KINDS = {
     FIXED_WINDOW: ("fixed_window", slice(1, 4)),
     CONCURRENCY: ("concurrency", slice(0, 1)),
 }
+
+
+class Meta(NamedTuple):
+    """What the root says of all its ledgers (field `m`); times are ticks, and 0 where there is none."""
+
+    format: float
+    seq: float
+    last: float
+    quarantined: float
+    paused: float
+    expires: float
+    waiting: float
+    shift: float
+    governed: float
+    born: float
+    epoch: bytes
+    ident: bytes
+
+    @classmethod
+    def read(cls, data: bytes) -> Meta:
+        return cls._make((*META.unpack_from(data), data[META.size :]))
+
+    def pack(self) -> bytes:
+        return META.pack(*self[:-1]) + self.ident
 
 
 class Stored(NamedTuple):

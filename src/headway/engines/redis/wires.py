@@ -12,7 +12,6 @@ identity names that too.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 import threading
 from collections import deque
@@ -113,6 +112,27 @@ class Reply(asyncio.Future):  # type: ignore[type-arg]
         return False
 
 
+class Inbox(asyncio.Protocol):
+    """Hears the answers of a loop's connection: straight from the transport, without a stream and a task between."""
+
+    def __init__(self, wire: TaskWire) -> None:
+        self.wire = wire
+        self.reader = new_reader()
+
+    def data_received(self, data: bytes) -> None:
+        reader, pending = self.reader, self.wire.pending
+        reader.feed(data)
+        while (answer := reader.gets()) is not False:
+            if pending:
+                reply = pending.popleft()
+                if not reply.done():
+                    reply.set_result(answer)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self.wire.fail(error or ConnectionError("the server closed the connection"))
+        self.wire.lost()
+
+
 class TaskWire:
     """A connection that all tasks of a loop share: answers come in the order of the commands."""
 
@@ -120,21 +140,30 @@ class TaskWire:
         self.place = place
         self.loop = loop
         self.connection: Any = None
+        self.transport: Any = None
+        self._writer: Any = None
         self.ident = b""
         self.pending: deque[Reply] = deque()
         self.broken: BaseException | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._gone: asyncio.Future[None] = loop.create_future()
+        self._guard: asyncio.Task[None] | None = None
 
     async def open(self, deadline: float) -> None:
         """Connect, and learn who answers, before `deadline` on the loop's clock."""
         async with asyncio.timeout_at(deadline):
             self.connection = await self.place.connect_async()
-        self._reader = self.loop.create_task(self._read(), name="headway redis reader")
+        # From here on it is ours: redis-py's object must not think that it has something to close. The writer is kept, as
+        # it would close the transport when it goes.
+        self._writer = self.connection._writer
+        self.connection._reader = self.connection._writer = None
+        self.transport = self._writer.transport
+        self.transport.set_protocol(Inbox(self))
+        self._guard = self.loop.create_task(self._stay(), name="headway redis connection")
         timer = self.loop.call_at(deadline, self.give_up)
         try:
             first, second = Reply(loop=self.loop), Reply(loop=self.loop)
             self.pending += (first, second)
-            self.write(WHO)
+            self.transport.write(WHO)
             self.ident = identity(await first, await second)
         except BaseException:
             self.close()
@@ -142,14 +171,19 @@ class TaskWire:
         finally:
             timer.cancel()
 
+    async def _stay(self) -> None:
+        """For as long as the loop runs: `asyncio.run` cancels what is left at its end, and then the connection closes."""
+        try:
+            await self._gone
+        finally:
+            self.fail(self.broken or ConnectionError("the event loop has ended"))
+            self.transport.abort()
+
     def give_up(self) -> None:
         """The engine's time is up: no answer that is still on its way will be waited for."""
         if self.pending:
             self.fail(TimeoutError("it did not answer in time"))
             self.close()
-
-    def write(self, payload: bytes) -> None:
-        self.connection._writer.write(payload)
 
     def ask(self, payload: bytes) -> Reply:
         """Send a command; the answer can be awaited."""
@@ -158,43 +192,25 @@ class TaskWire:
             reply.set_exception(self.broken)
         else:
             self.pending.append(reply)
-            self.write(payload)
+            self.transport.write(payload)
         return reply
 
-    async def _read(self) -> None:
-        connection, pending, reader = self.connection, self.pending, new_reader()
-        stream = connection._reader
-        try:
-            while True:
-                data = await stream.read(65536)
-                if not data:
-                    raise ConnectionError("the server closed the connection")
-                reader.feed(data)
-                while (answer := reader.gets()) is not False:
-                    reply = pending.popleft()
-                    if not reply.done():
-                        reply.set_result(answer)
-        except BaseException as error:
-            self.fail(error if isinstance(error, Exception) else ConnectionError("the event loop has ended"))
-            with contextlib.suppress(Exception):
-                await connection.disconnect(nowait=True)
-            raise
-        finally:
-            self.broken = self.broken or ConnectionError("closed")
-
     def fail(self, error: BaseException) -> None:
-        self.broken = error
+        self.broken = self.broken or error
         while self.pending:
             reply = self.pending.popleft()
             if not reply.done():
                 reply.set_exception(error)
 
+    def lost(self) -> None:
+        if not self._gone.done():
+            self._gone.set_result(None)
+
     def close(self) -> None:
         """Never to be used again; whoever waits for an answer hears that there will be none."""
         self.fail(self.broken or ConnectionError("closed"))
-        if self._reader is not None and not self.loop.is_closed():
-            self._reader.cancel()
-            self._reader.add_done_callback(lambda task: task.cancelled() or task.exception())
+        if not self.loop.is_closed():
+            self.lost()
 
 
 class PostWire:

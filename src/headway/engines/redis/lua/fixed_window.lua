@@ -17,16 +17,23 @@ function fixed_window.state(ledger)
   return pack('<ddd', ledger.ends, ledger.used, ledger.tally)
 end
 
--- Whether the client's edges tell the period of this moment.
+-- Whether the client's edges tell the period of this moment. A client of an older version has edges of another calendar,
+-- so it goes by those that are stored (`foreign`): it has no better ones to send.
 function fixed_window.knows(ledger, now)
-  return ledger.edges[1] <= now and now < ledger.edges[3]
+  return ledger.foreign or (ledger.edges[1] <= now and now < ledger.edges[3])
 end
 
 local function roll(ledger, now)
   if now >= ledger.ends then
     ledger.tally = ledger.tally + 1
     ledger.used = 0
-    ledger.ends = now < ledger.edges[2] and ledger.edges[2] or ledger.edges[3]
+    local edges = ledger.edges
+    ledger.ends = now < edges[2] and edges[2] or edges[3]
+    if now >= edges[3] then
+      -- Foreign, and nobody who knows the calendar was here for a whole period: it goes on with the same length.
+      local length = edges[3] - edges[2]
+      ledger.ends = edges[3] + (divide(now - edges[3], length) + 1) * length
+    end
   end
 end
 
