@@ -113,7 +113,7 @@ class Limiter(Desk):
         limit: Limits,
         *,
         name: str | None = None,
-        engine: Any = "memory://",
+        engine: Any = "memory://",  # noqa: ARG002 - `__new__` has looked at it
         remote: Remote | bool | None = None,
         overrides: Overrides | None = None,
         timeout: float | timedelta | None = None,
@@ -132,7 +132,7 @@ class Limiter(Desk):
             raise InvalidArgument(
                 "options",
                 dict(zip(_SHARED_NAMES, shared, strict=True)),
-                "them with a shared engine, such as engine='redis://...': memory:// is always there, and forgets nothing",
+                "them with a shared engine, such as engine='redis://...': memory:// is always there and forgets nothing",
             )
         if start not in ("idle", "full"):
             raise InvalidArgument("start", start, "'idle' or 'full'")

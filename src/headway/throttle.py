@@ -127,7 +127,9 @@ def throttle(
             limiter._costs(cost, limiter._book.metrics)
         return Bracket(limiter, asked, timeout, on_limit == "skip", answered, not_sent)
 
-    if limiter is None and (limiter_options.get("engine", "memory://") == "memory://" or "name" in limiter_options):
+    if limiter is None and (
+        limiter_options.get("engine", "memory://") == "memory://" or "name" in limiter_options
+    ):
         limiter = Limiter(limit, remote=remote, **limiter_options)
     if limiter is not None:
         return functools.partial(_decorate, bracket(limiter))

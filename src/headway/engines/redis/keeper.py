@@ -1,6 +1,7 @@
 """What has to happen while nobody asks: signs of life, messages, letters that could not be written.
 
-Two threads of a process look after an engine, from the first moment somebody has to wait or holds something under a lease,
+Two threads of a process look after an engine, from the first moment somebody has to wait or holds something under a
+lease,
 until nothing is left to look after. The *keeper* visits every account in which somebody stands, sleeps or holds, three
 times in a lease: it renews leases, asks after those who stand (a message may have been lost) and learns of pauses and
 losses. The *listener* has the one subscription of the process and calls those whose turn has come.
@@ -184,8 +185,8 @@ class Keeper:
                 silent.add(place)
                 self.engine.complain(error)
         for account in accounts:
-            # Nobody has heard of the ledger for so long that it may have given up those who stand in its queue. They ask
-            # again, and hear that it does not answer.
+            # Nobody has heard of the ledger for so long that it may have given up those who stand in its queue. They
+            # ask again, and hear that it does not answer.
             if account.standing and account.spec.clock.now() - account.heard > account.spec.lease_ns:
                 for ask in list(account.standing.values()):
                     ask.void = True
@@ -199,7 +200,8 @@ class Keeper:
         signs = []
         for place, lease in list(account.leases.items()):
             if lease.dropped:
-                # Its permit was dropped by a holder that lives: that is known here, so nobody needs to wait for the end.
+                # Its permit was dropped by a holder that lives: that is known here, so nobody needs to wait for the
+                # end.
                 account.leases.pop(place, None)
                 lease.end_dropped()
             elif lease.begin_renewal():
