@@ -92,7 +92,7 @@ def sleep_to_slot(ask: Ask) -> Errand:
             while not ask.void and now < (slot := ask.slot + account.moved(ask)):
                 far = slot - sure
                 now = yield Nap(ask, slot if far <= now else far)
-                if ask.void or now < min(far, slot):
+                if ask.void or now < min(far, slot):  # type: ignore[redundant-expr] # a loss may come at any time
                     continue
                 # Nobody could look after us: is the promise still true? Or it was given too long ago to know the time
                 # by.

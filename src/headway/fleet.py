@@ -92,7 +92,7 @@ class FleetLimiter(Limiter):
             raise InvalidArgument("on_engine_error", on_engine_error, "'closed', 'open' or 'local'")
         if on_ledger_loss not in LOSS_MODES:
             raise InvalidArgument("on_ledger_loss", on_ledger_loss, "'quarantine' or 'trust'")
-        if not isinstance(local_share, int | float) or not 0 < local_share <= 1:
+        if type(local_share) not in (int, float) or not 0 < local_share <= 1:
             raise InvalidArgument("local_share", local_share, "a share of the limit, above 0 and up to 1")
         timeout_engine = to_ns(engine_timeout)
         if timeout_engine is None or not 1_000_000 <= timeout_engine <= 3_600_000_000_000:
@@ -242,7 +242,8 @@ class FleetLimiter(Limiter):
         try:
             self._engine.lane(account).ask(ask)
         except EngineUnavailable as error:
-            return self._without_engine(error, "try_acquire", key, cost)  # type: ignore[return-value]
+            answer: Permit | Denied = self._without_engine(error, "try_acquire", key, cost)
+            return answer
         except BaseException:
             ask.withdraw()
             raise
@@ -258,7 +259,8 @@ class FleetLimiter(Limiter):
         try:
             await self._engine.task_lane(account, need_loop()).ask(ask)
         except EngineUnavailable as error:
-            return self._without_engine(error, "try_acquire", key, cost)  # type: ignore[return-value]
+            answer: Permit | Denied = self._without_engine(error, "try_acquire", key, cost)
+            return answer
         except BaseException:
             ask.withdraw()
             raise
@@ -314,7 +316,8 @@ class FleetLimiter(Limiter):
         except Late as late:
             raise self._refused(ask, key, cost, timeout, _why(late)) from None
         except EngineUnavailable as error:
-            return self._without_engine(error, "acquire", key, cost, timeout)
+            permit: Permit = self._without_engine(error, "acquire", key, cost, timeout)
+            return permit
         except BaseException:
             ask.withdraw()
             raise
@@ -332,7 +335,8 @@ class FleetLimiter(Limiter):
             raise self._refused(ask, key, cost, timeout, _why(late)) from None
         except EngineUnavailable as error:
             answer = self._without_engine(error, "acquire_async", key, cost, timeout)
-            return await answer if hasattr(answer, "__await__") else answer  # type: ignore[misc]
+            permit: Permit = await answer if hasattr(answer, "__await__") else answer
+            return permit
         except BaseException:
             ask.withdraw()
             raise
@@ -453,7 +457,8 @@ class FleetLimiter(Limiter):
         try:
             self._engine.lane(ask.account).ask(ask)
         except EngineUnavailable as error:
-            return self._without_engine(error, "reserve", key, cost)
+            permit: Permit = self._without_engine(error, "reserve", key, cost)
+            return permit
         except BaseException:
             ask.withdraw()
             raise
@@ -464,7 +469,8 @@ class FleetLimiter(Limiter):
         try:
             await self._engine.task_lane(ask.account, need_loop()).ask(ask)
         except EngineUnavailable as error:
-            return self._without_engine(error, "reserve", key, cost)
+            permit: Permit = self._without_engine(error, "reserve", key, cost)
+            return permit
         except BaseException:
             ask.withdraw()
             raise

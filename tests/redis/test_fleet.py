@@ -348,3 +348,17 @@ def test_what_makes_no_sense_is_refused(server, name):
         Limiter("1000000007/s burst 10000000", name=name, engine=server.url)
     with pytest.raises(headway.HeadwayError, match="twice the round trip"):
         Limiter(Spacing(1, expire_after="1ns"), name=name, engine=server.url)
+
+
+def test_a_permit_that_comes_back_in_time_is_waited_for(server, name):
+    """Nobody knows when a permit that is out comes back: who has a second to wait does not give up at once."""
+    limiter = Limiter("1 concurrent", name=name, engine=server.url)
+    held = limiter.acquire()
+    threading.Timer(0.1, held.complete).start()
+    limiter.acquire(timeout=2).complete()
+    held = limiter.acquire()
+    begin = time.monotonic()
+    with pytest.raises(RateLimited):
+        limiter.acquire(timeout=0.2)
+    assert 0.2 <= time.monotonic() - begin < 2
+    held.complete()

@@ -298,7 +298,12 @@ class Talk:
         self.first = first
         # The epoch in which it makes sense; empty: any.
         self.epoch = b""
-        self.sent = self.received = 0
+        self.sent = self.received = self.since = 0
+        # What the answer says.
+        self.heard_epoch = b""
+        self.status = self.now = self.seq = self.lives = self.quarantine = self.pause = self.shift = (
+            self.waiting
+        ) = 0.0
 
     def open(self, prelude: bytes | None = None) -> bytes:
         """What to send."""

@@ -97,7 +97,7 @@ class Keeper:
         """Make sure that messages are heard; the first one waits until the server has confirmed it."""
         if self._listener is None:
             with self._lock:
-                if self._listener is None and not self.stopped:
+                if self._listener is None and not self.stopped:  # type: ignore[redundant-expr] # by another thread
                     self._listener = threading.Thread(target=self._hear, name="headway listener", daemon=True)
                     self._listener.start()
 
@@ -151,8 +151,8 @@ class Keeper:
             except TROUBLE as error:
                 self.engine.complain(error)
                 return
-            except Exception as error:
-                log.debug("the keeper of %s could not clear up: %s", self.engine.address, error)
+            except (HeadwayError, *TROUBLE, RuntimeError, ValueError) as error:
+                log.warning("the keeper of %s could not clear up: %s", self.engine.address, error)
             self.doubts.popleft()
 
     def _run_errands(self) -> None:
@@ -233,7 +233,7 @@ class Keeper:
                             self._message(message)
             except (HeadwayError, *TROUBLE) as error:
                 if self.stopped:
-                    return
+                    return  # type: ignore[unreachable] # stopped by another thread
                 engine.complain(error)
                 self._wake_event_wait(0.2)
             except Exception:

@@ -162,7 +162,7 @@ class Ask(Request):
                 self.epoch = talk.heard_epoch
                 self.account.stand(self)
                 if self.orphan:
-                    self.withdraw()
+                    self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
             return position + 2
         if verdict == words.DENIED:
             self.rows, position = rows_of(said, position + 1, width)

@@ -56,7 +56,8 @@ def identity(server: Any, replication: Any) -> bytes:
     """Who serves, and whose history it has; raises for one that only replicates."""
     if isinstance(server, Exception) or isinstance(replication, Exception):
         return b"?"  # not allowed to ask: restarts and failovers are then noticed by what is missing alone
-    facts = dict(line.split(b":", 1) for line in (server + replication).splitlines() if b":" in line)
+    lines: list[bytes] = [line for line in (server + replication).splitlines() if b":" in line]
+    facts: dict[bytes, bytes] = dict(line.split(b":", 1) for line in lines)
     if facts.get(b"role", b"master").strip() != b"master":
         raise ConnectionError("it is a replica, and takes no writes")
     promoted = facts.get(b"second_repl_offset", b"-1").strip() != b"-1"
