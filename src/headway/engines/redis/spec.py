@@ -159,7 +159,7 @@ class Spec:
         ask.expires = max(ask.expires, anchor.sent + int(left * TICK * spread) + self.allowance_ns)
 
     def sure_for(self) -> int:
-        """For how many nanoseconds a slot can be foretold, until the clocks may differ by a good part of its allowance."""
+        """For how many nanoseconds a slot can be foretold, until clocks may differ by a good part of its allowance."""
         return int(self.allowance_ns / (16 * self.engine.drift)) if self.engine.drift else self.lease_ns
 
     def backoff(self, ask: Ask) -> tuple[int | None, int]:
