@@ -85,12 +85,18 @@ def sleep_to_slot(ask: Ask) -> Errand:
     if ask.slot > now:
         account.sleep(ask)
         try:
+            spec = account.spec
+            sure = spec.sure_for()
             # A pause moves every promised slot.
-            while not ask.void and now < ask.slot + account.moved(ask):
-                now = yield Nap(ask, ask.slot + account.moved(ask))
-                if now - account.heard > account.spec.lease_ns and not ask.void:
-                    # Nobody could look after us: is the promise still true?
-                    yield Say(Poll(account))
+            while not ask.void and now < (slot := ask.slot + account.moved(ask)):
+                far = slot - sure
+                now = yield Nap(ask, slot if far <= now else far)
+                if ask.void or now < min(far, slot):
+                    continue
+                # Nobody could look after us: is the promise still true? Or it was given too long ago to know the time by.
+                if now - account.heard > min(spec.lease_ns, sure):
+                    now = yield Say(Poll(account))
+                spec.refine(ask)
         finally:
             account.sleepers.discard(ask)
     if not ask.void and now > ask.expires + account.moved(ask):

@@ -19,6 +19,7 @@ from headway.core.ledger import Rule
 from headway.core.limits import Limit, Spacing
 from headway.core.rules import check_exact, rules_of
 from headway.core.spacing import SpacingRule
+from headway.core.window import WindowRule
 from headway.desk import Cost, Desk, Key, Timeout, timeout_to_ns
 from headway.drive import need_loop
 from headway.engines.memory.book import Book
@@ -119,9 +120,7 @@ class FleetLimiter(Limiter):
         book = Book(None, self._clock, False)
         book.name = name
         book.metrics = names
-        choosers = [self._chooser(i, [n or "" for n in names], self._clock) for i in range(len(rules))]
-        book.furnish(rules, choosers)
-        book.solo = False
+        self._furnish(book, rules)
         book.health = check_health
         book.on_block = warn_blocking
         book.limits = self._limits
@@ -144,6 +143,11 @@ class FleetLimiter(Limiter):
         Desk.__init__(self, book, timeout_ns, max_waiting, listener)
 
     # -- construction ------------------------------------------------------------------------------------
+
+    def _furnish(self, book: Book, rules: tuple[Rule, ...]) -> None:
+        names = [name or "" for name in book.metrics]
+        book.furnish(rules, [self._chooser(i, names, self._clock) for i in range(len(rules))])
+        book.solo = False
 
     def _note_kinds(self, rules: tuple[Rule, ...]) -> None:
         self._held = any(rule.held for rule in rules)
@@ -172,6 +176,8 @@ class FleetLimiter(Limiter):
     def _allowance(self, rules: tuple[Rule, ...]) -> int:
         """How late after its slot a permit may still be spent, on our clock."""
         slack = [rule.allowance * TICK for rule in rules if isinstance(rule, SpacingRule) and rule.strict]
+        # A window's permit that is out comes back by itself when its transit is over.
+        slack += [rule.transit * TICK for rule in rules if isinstance(rule, WindowRule) and rule.held]
         allowed = min(slack + [self._engine.lease_ns])
         return int(allowed * (1 - self._engine.drift))
 
@@ -229,6 +235,12 @@ class FleetLimiter(Limiter):
             self._engine.lane(account).ask(ask)
         except EngineUnavailable as error:
             return self._without_engine(error, "try_acquire", key, cost)  # type: ignore[return-value]
+        except BaseException:
+            ask.withdraw()
+            raise
+        if ask.verdict == GRANTED and self._too_late(ask):
+            ask.give_back()
+            return self.try_acquire(key, cost=cost)
         return self._verdict(ask, key, cost)
 
     async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
@@ -242,7 +254,18 @@ class FleetLimiter(Limiter):
         except BaseException:
             ask.withdraw()
             raise
+        if ask.verdict == GRANTED and self._too_late(ask):
+            ask.give_back()
+            return await self.try_acquire_async(key, cost=cost)
         return self._verdict(ask, key, cost)
+
+    def _too_late(self, ask: Ask) -> bool:
+        """Whether we were stopped while the answer was on its way, for so long that the permit is another's by now."""
+        now = self._clock.now()
+        if now <= ask.expires:
+            return False
+        ask.heard = now
+        return True
 
     def _verdict(self, ask: Ask, key: Key, cost: Cost) -> Permit | Denied:
         if ask.verdict == GRANTED:
@@ -278,7 +301,7 @@ class FleetLimiter(Limiter):
         ask = self._new_ask(account, costs, deadline)
         try:
             self._engine.lane(account).ask(ask)
-            if ask.verdict != GRANTED or ask.slot > ask.heard:
+            if ask.verdict != GRANTED or ask.slot > ask.heard or self._too_late(ask):
                 ask = self._wait(ask, keys, costs, deadline)
         except Late as late:
             raise self._refused(ask, key, cost, timeout, _why(late)) from None
@@ -295,7 +318,7 @@ class FleetLimiter(Limiter):
         ask = self._new_ask(account, costs, deadline)
         try:
             await self._engine.task_lane(account, need_loop()).ask(ask)
-            if ask.verdict != GRANTED or ask.slot > ask.heard:
+            if ask.verdict != GRANTED or ask.slot > ask.heard or self._too_late(ask):
                 ask = await self._wait_async(ask, keys, costs, deadline)
         except Late as late:
             raise self._refused(ask, key, cost, timeout, _why(late)) from None
@@ -399,8 +422,8 @@ class FleetLimiter(Limiter):
         if self._on_error == "open":
             return _OPEN.try_acquire()
         local = self._local_limiter()
-        if verb == "try_acquire":
-            return local.try_acquire(key, cost=cost)
+        if verb in ("try_acquire", "reserve"):
+            return getattr(local, verb)(key, cost=cost)
         return getattr(local, verb)(key, cost=cost, timeout=timeout)
 
     def _local_limiter(self) -> Limiter:
@@ -415,13 +438,21 @@ class FleetLimiter(Limiter):
 
     def reserve(self, key: Key = None, *, cost: Cost = 1) -> Permit:
         ask = self._reservation(key, cost)
-        self._engine.lane(ask.account).ask(ask)
+        try:
+            self._engine.lane(ask.account).ask(ask)
+        except EngineUnavailable as error:
+            return self._without_engine(error, "reserve", key, cost)
+        except BaseException:
+            ask.withdraw()
+            raise
         return self._reserved(ask, key, cost)
 
     async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
         ask = self._reservation(key, cost)
         try:
             await self._engine.task_lane(ask.account, need_loop()).ask(ask)
+        except EngineUnavailable as error:
+            return self._without_engine(error, "reserve", key, cost)
         except BaseException:
             ask.withdraw()
             raise
@@ -445,14 +476,29 @@ class FleetLimiter(Limiter):
             permit.promise(ask.slot)
         return permit
 
+    def _say(self, request: Request) -> None:
+        """What only the engine can do or tell: without it there is nothing to fall back on."""
+        try:
+            self._engine.lane(request.account).ask(request)
+        except EngineUnavailable:
+            self._tell_trouble("engine_error", request.account, 0.0)
+            raise
+
+    async def _say_async(self, request: Request) -> None:
+        try:
+            await self._engine.task_lane(request.account, need_loop()).ask(request)
+        except EngineUnavailable:
+            self._tell_trouble("engine_error", request.account, 0.0)
+            raise
+
     def peek(self, key: Key = None, *, cost: Cost = 1) -> Status:
         look = self._look(key, cost)
-        self._engine.lane(look.account).ask(look)
+        self._say(look)
         return status_of(self._survey(look))
 
     async def peek_async(self, key: Key = None, *, cost: Cost = 1) -> Status:
         look = self._look(key, cost)
-        await self._engine.task_lane(look.account, need_loop()).ask(look)
+        await self._say_async(look)
         return status_of(self._survey(look))
 
     def _look(self, key: Key, cost: Cost) -> Look:
@@ -460,12 +506,10 @@ class FleetLimiter(Limiter):
         return Look(self._account(keys), costs)
 
     def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
-        request = self._pause(seconds, key)
-        self._engine.lane(request.account).ask(request)
+        self._say(self._pause(seconds, key))
 
     async def pause_async(self, seconds: float | timedelta, key: str | None = None) -> None:
-        request = self._pause(seconds, key)
-        await self._engine.task_lane(request.account, need_loop()).ask(request)
+        await self._say_async(self._pause(seconds, key))
 
     def _pause(self, length: float | timedelta, key: str | None) -> Request:
         ns = to_ns(length)
@@ -479,12 +523,10 @@ class FleetLimiter(Limiter):
         return Request(account, numbers(PAUSE, -(-ns // TICK)))
 
     def reset(self, key: Key = None) -> None:
-        request = self._reset(key)
-        self._engine.lane(request.account).ask(request)
+        self._say(self._reset(key))
 
     async def reset_async(self, key: Key = None) -> None:
-        request = self._reset(key)
-        await self._engine.task_lane(request.account, need_loop()).ask(request)
+        await self._say_async(self._reset(key))
 
     def _reset(self, key: Key) -> Request:
         return Request(self._account(self.request(key, 1)[0]), numbers(RESET))
@@ -495,7 +537,8 @@ class FleetLimiter(Limiter):
         names = [name for name, part in limits.items() for _ in self._rules_of(part, self._clock)]
         self._compare(self._book, rules, names)
         self._limits = self._book.limits = limits
-        self._book.adopt(rules)
+        # The book decides nothing here: it only has to know by which rules requests are checked.
+        self._furnish(self._book, rules)
         self._note_kinds(rules)
         self._spec.allowance_ns = self._allowance(rules)
         self._spec.declare(self._text(limits), rules)

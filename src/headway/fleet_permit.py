@@ -5,6 +5,7 @@ Its end is posted and not waited for; if it is lost with its process, the lease 
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class Lease:
     """Permits that the ledger takes back when their holder falls silent: the keeper speaks for who holds them."""
 
-    __slots__ = ("ask", "cost", "dropped", "ended", "lost", "mark", "rule", "until")
+    __slots__ = ("all", "ask", "cost", "dropped", "ended", "last_words", "lost", "mark", "renewing", "rule", "until")
 
     def __init__(self, ask: Ask, rule: int) -> None:
         self.ask = ask
@@ -29,22 +30,71 @@ class Lease:
         self.cost = ask.costs[rule]
         self.mark = ask.marks[2 * rule]
         self.until = ask.expires
-        self.ended = self.dropped = self.lost = False
+        self.ended = self.dropped = self.lost = self.renewing = False
+        # Of the same permit; and how it ended, if that could not be said yet.
+        self.all: list[Lease] = []
+        self.last_words: tuple[int, tuple[int, ...] | None] | None = None
 
-    def renewed(self, mark: float, sent: int) -> None:
+    def begin_renewal(self) -> bool:
+        """Whether a sign of life is due; until its answer is there, the end of the permit has to wait."""
+        with _order:
+            if self.ended or self.renewing:
+                return False
+            self.renewing = True
+            return True
+
+    def renewed(self, mark: float, epoch: bytes, sent: int) -> None:
         """The ledger's answer: the mark under which it goes on, or -1 if it has given the permit away."""
+        ask = self.ask
         if mark < 0:
             self.lost = True
-            self.ask.account.leases.pop((self.ask.ticket, self.rule), None)
+            ask.account.leases.pop((ask.ticket, self.rule), None)
+        else:
+            self.mark = mark
+            marks = list(ask.marks)
+            marks[2 * self.rule] = mark
+            ask.marks = tuple(marks)
+            ask.epoch = epoch
+            self.until = sent + ask.account.spec.allowance_ns
+        self.not_renewed()
+
+    def end_dropped(self) -> None:
+        """Its permit was dropped without an end."""
+        if not self.ended:
+            say_end(self.ask, self.all, ABANDON)
+
+    def not_renewed(self) -> None:
+        """Nothing is on its way any more."""
+        with _order:
+            self.renewing = False
+            said = self.last_words
+            if said is None or any(lease.renewing for lease in self.all):
+                return
+            for lease in self.all:
+                lease.last_words = None
+        self.ask.account.post(End(self.ask, *said))
+
+
+_order = threading.Lock()
+
+
+def say_end(ask: Ask, leases: list[Lease] | None, how: int, actual: tuple[int, ...] | None = None) -> None:
+    """Tell the ledger how a permit ended.
+
+    A sign of life gives the permit another mark, and permits that were granted in the same moment share one: an end
+    that met it on the way would be taken for the end of another. So it goes after the answer.
+    """
+    if leases:
+        with _order:
+            wait = any(lease.renewing for lease in leases)
+            for lease in leases:
+                lease.ended = True
+                lease.last_words = (how, actual) if wait else None
+        for lease in leases:
+            ask.account.leases.pop((ask.ticket, lease.rule), None)
+        if wait:
             return
-        self.mark = mark
-        marks = list(self.ask.marks)
-        marks[2 * self.rule] = mark
-        self.ask.marks = tuple(marks)
-        self.until = sent + self.ask.account.spec.allowance_ns
-        if self.ended:
-            # It ended while this was on its way, under a mark that is no more.
-            self.ask.account.post(End(self.ask, CANCEL))
+    ask.account.post(End(ask, how, actual))
 
 
 class FleetPermit(Permit):
@@ -67,6 +117,7 @@ class FleetPermit(Permit):
                 Lease(ask, rule) for rule in limiter._leased if ask.costs[rule]
             ]
             for lease in self._leases:
+                lease.all = self._leases
                 ask.account.leases[ask.ticket, lease.rule] = lease
             ask.account.spec.engine.look_after(ask.account)
 
@@ -126,9 +177,9 @@ class FleetPermit(Permit):
         costs = self._ask.costs
         actual = self._actual(cost)
         self._end = SETTLE
-        self._forget_leases()
         self._limiter._ended(self, SETTLE)
-        self._ask.account.post(End(self._ask, SETTLE, tuple(actual.get(i, taken) for i, taken in enumerate(costs))))
+        spent = tuple(actual.get(i, taken) for i, taken in enumerate(costs))
+        say_end(self._ask, self._leases, SETTLE, spent)
 
     def _finish(self, how: int) -> None:
         if self._end:
@@ -137,16 +188,10 @@ class FleetPermit(Permit):
         self._hand_back(how)
 
     def _hand_back(self, how: int) -> None:
-        self._forget_leases()
         self._limiter._ended(self, how)
         # Completing tells the ledger something only where permits are held; giving back always does.
         if (self._held or how == CANCEL) and not self._ask.void:
-            self._ask.account.post(End(self._ask, how))
-
-    def _forget_leases(self) -> None:
-        for lease in self._leases or ():
-            lease.ended = True
-            self._ask.account.leases.pop((self._ask.ticket, lease.rule), None)
+            say_end(self._ask, self._leases, how)
 
     def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""

@@ -545,10 +545,14 @@ class Proxy:
             else:
                 self.port = port
 
-    def _deafen(self):
+    async def _deafen(self):
         if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+            listener, self._listener = self._listener, None
+            # asyncio leaks a connection that was accepted in the turn in which its server is closed.
+            for listening in listener.sockets:
+                self._loop.remove_reader(listening.fileno())
+            await asyncio.sleep(0.005)
+            listener.close()
 
     async def _accept(self, *client):
         try:
@@ -568,6 +572,12 @@ class Proxy:
             client[1].transport.abort()
 
     async def _wind_up(self):
+        # A client may have been accepted in the very turn in which we stopped listening: a task that is cancelled before
+        # it has begun does not clean up.
+        await asyncio.sleep(0.01)
+        for line in list(self._lines):
+            line.cut()
+        await asyncio.sleep(0.01)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

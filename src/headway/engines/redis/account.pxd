@@ -48,7 +48,7 @@ cdef class Anchor:
 cdef class Account:
     cdef public object spec, key, lanes, standing, sleepers, leases, rules, ends
     cdef public tuple keys, front
-    cdef public bytes epoch, opening, reopening, packed
+    cdef public bytes epoch, ident, opening, reopening, packed
     cdef public dict framed
     cdef public double seq, shift, waiting
     cdef public long long expires, heard, visited
@@ -66,7 +66,7 @@ cdef class Talk:
     cdef public Account account
     cdef public list batch
     cdef public bytes epoch, heard_epoch, ident, stream
-    cdef public long long number, received, sent, timeout_ns
+    cdef public long long first, number, received, sent, since, timeout_ns
     cdef public double lives, now, pause, quarantine, seq, shift, status, waiting
 
     cpdef bytes open(self, bytes prelude=*)

@@ -81,6 +81,7 @@ class Account:
         "framed",
         "front",
         "heard",
+        "ident",
         "key",
         "keys",
         "lanes",
@@ -110,18 +111,24 @@ class Account:
         # Until then, on our clock, the ledger must be there; and when it was heard of last.
         self.expires = 0
         self.heard = 0
+        # Who answered last.
+        self.ident = b""
         # The sum of all by which promised slots were moved.
         self.shift = 0.0
+        self.begin()
+        self.renew(rules)
+
+    def begin(self) -> None:
+        """Nobody of this process asks, waits or holds; so it is in a forked child."""
         self.lanes: dict[Any, Any] = {}
         # Who stands in the ledger's queue, who sleeps until a promised slot, and what is held under a lease.
         self.standing: dict[int, Ask] = {}
         self.sleepers: set[Ask] = set()
-        self.leases: dict[int, Any] = {}
+        self.leases: dict[Any, Any] = {}
         self.visited = 0
         self.ends: deque[Request] = deque()
         # How many stood in its queue when it was heard of last.
         self.waiting = 0.0
-        self.renew(rules)
 
     def renew(self, rules: tuple[Any, ...]) -> None:
         """Go by these rules from now on."""
@@ -187,16 +194,18 @@ class Account:
 
     def hear(self, talk: Talk) -> None:
         """Remember how the ledger stands."""
-        self.heard = talk.sent
         if talk.heard_epoch != self.epoch:
             if self.epoch:
+                if talk.since < self.heard:
+                    return  # an answer from before the loss that comes late
                 self.forget_promises()
             self.epoch = talk.heard_epoch
             self.seq = talk.seq
         elif talk.seq > self.seq:
             self.seq = talk.seq
+        self.heard = talk.since
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
-        self.expires = talk.sent + int(talk.lives * 0.998) * TICK - 1_000_000
+        self.expires = talk.since + int(talk.lives * 0.998) * TICK - 1_000_000
         self.waiting = talk.waiting
         if talk.shift != self.shift:
             self.shift = talk.shift
@@ -245,12 +254,19 @@ class Talk:
     """One round trip: a batch of requests on its way, with its number in a stream."""
 
     __slots__ = (
-        "account", "batch", "epoch", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine", "received",
-        "sent", "seq", "shift", "status", "stream", "timeout_ns", "waiting",
+        "account", "batch", "epoch", "first", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine",
+        "received", "sent", "seq", "shift", "since", "status", "stream", "timeout_ns", "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, account: Account, batch: list[Request], stream: bytes, number: int, ident: bytes, timeout_ns: int
+        self,
+        account: Account,
+        batch: list[Request],
+        stream: bytes,
+        number: int,
+        ident: bytes,
+        timeout_ns: int,
+        first: int = 0,
     ) -> None:
         self.account = account
         self.batch = batch
@@ -258,6 +274,8 @@ class Talk:
         self.number = number
         self.ident = ident
         self.timeout_ns = timeout_ns
+        # When it was sent before; an answer may be from then. 0: never.
+        self.first = first
         # The epoch in which it makes sense; empty: any.
         self.epoch = b""
         self.sent = self.received = 0
@@ -278,12 +296,15 @@ class Talk:
         self.read(reply)
         if self.status != OK:
             return False
-        anchor = spec.anchors.get(self.ident)
-        if anchor is None:
-            spec.anchors[self.ident] = anchor = Anchor(0.0, 0, 0)
-        anchor.ticks = self.now
-        anchor.sent = self.sent
-        anchor.received = self.received
+        if not self.first:
+            self.since = self.sent
+            # A new one each time: other threads read it.
+            spec.anchors[self.ident] = Anchor(self.now, self.sent, self.received)
+        else:
+            self.since = self.first
+            if self.ident not in spec.anchors:
+                spec.anchors[self.ident] = Anchor(self.now, self.first, self.received)
+        account.ident = self.ident
         account.hear(self)
         if cython.compiled:
             said = numbers_from(reply, HEAD_SIZE)  # type: ignore[name-defined] # noqa: F821 - in account.pxd
@@ -335,7 +356,7 @@ class Talk:
                 raise LimitMismatch(spec.name, text, spec.text.decode())
             elif self.status == words.VERSION:
                 raise LimitMismatch(spec.name, f"format {self.lives:.0f}", "format 1 of this version of headway")
-            elif self.status != words.CLOCK or not self.plausible():
+            elif self.status != words.CLOCK or self.lives or not self.plausible():
                 prelude = yield from self.judge()
             reply = yield self.open(prelude)
             if self.settle(reply):
@@ -358,6 +379,8 @@ class Talk:
             spec.anchors.pop(self.ident, None)
         if spec.on_loss == "trust":
             account.epoch, account.expires = b"", 0
+            if self.status == words.CLOCK and self.lives:
+                return numbers(words.QUARANTINE, 0)  # what it has noted lies in the future now
             return numbers(words.TRUST) if self.status == words.MOVED else None
         if self.status == words.MOVED and (yield from complete_file()):
             return numbers(words.TRUST)

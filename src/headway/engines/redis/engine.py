@@ -247,10 +247,13 @@ class Engine:
             self._early[ticket] = call
             while len(self._early) > 1024:
                 self._early.pop(next(iter(self._early)), None)
-            return
+            # It may have begun to wait just now, and found nothing.
+            ask = self.waiting.get(ticket)
+            if ask is None or self._early.pop(ticket, None) is None:
+                return
         spec = ask.account.spec
         at = spec.clock.now()
-        ask.called(call.slot - call.now, call.marks, call.epoch, spec.local_time(call.now, at), at)
+        ask.called(call.slot - call.now, call.marks, call.epoch, spec.local_time(ask.account, call.now, at), at)
 
     def look_after(self, account: Account) -> None:
         """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""

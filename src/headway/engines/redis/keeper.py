@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.requests import ABANDON, Call, End, Poll, Renew, Request
+from headway.engines.redis.lanes import MOST
+from headway.engines.redis.requests import NOTHING, Call, Poll, Renew, Request
 from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import read_numbers
-from headway.errors import HeadwayError
+from headway.errors import EngineUnavailable, HeadwayError
 
 if TYPE_CHECKING:
     from headway.engines.redis.account import Account
     from headway.engines.redis.engine import Engine
+    from headway.engines.redis.lanes import Doubt
 
 log = logging.getLogger("headway")
 
@@ -31,6 +34,8 @@ ALERT = 50
 """Rounds of a millisecond, after the last end that was left to travel with a question."""
 LINGER = 20
 """Rounds without anything to do after which the threads end."""
+MOST_DOUBTS = 1024
+"""Commands without an answer that are remembered; what older ones were granted comes back with its lease."""
 
 
 class Keeper:
@@ -39,7 +44,8 @@ class Keeper:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.accounts: set[Account] = set()
-        self.errands: list[Request] = []
+        self.errands: deque[Request] = deque()
+        self.doubts: deque[Doubt] = deque(maxlen=MOST_DOUBTS)
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -75,6 +81,12 @@ class Keeper:
             self._start()
         self._wake.set()
 
+    def clear_up(self, doubt: Doubt) -> None:
+        """Find out whether a command was applied."""
+        with self._lock:
+            self.doubts.append(doubt)
+            self._start()
+
     def _start(self) -> None:
         if self._thread is None and not self.stopped:
             self._thread = threading.Thread(target=self._keep, name="headway keeper", daemon=True)
@@ -97,10 +109,9 @@ class Keeper:
         idle = alert = after = 0
         step = self.engine.lease_ns / 3e9
         while True:
-            quick = any(place.posts.unheard for place in self.engine.places())
             alert = alert - 1 if not self.engine.deferred else ALERT
             self._resting = alert <= 0
-            self._wake.wait(SOON if alert > 0 else 0.02 if quick else step)
+            self._wake.wait(SOON if alert > 0 else 0.02 if self._letters() else step)
             self._wake.clear()
             self._resting = False
             for account in list(self.engine.deferred):
@@ -109,40 +120,101 @@ class Keeper:
                 continue
             after = self.engine.clock.now() + 20_000_000
             with self._lock:
-                errands, self.errands = self.errands, []
                 accounts = [account for account in self.accounts if account.busy]
                 self.accounts = set(accounts)
-                idle = 0 if accounts or errands or quick else idle + 1
+                idle = 0 if accounts or self.errands or self.doubts or self._letters() else idle + 1
                 if idle > LINGER or self.stopped:
                     self._thread = None
-                    return
+                    # Whoever posts a letter looks for the thread afterwards, and we look for letters.
+                    if self.stopped or not self._letters():
+                        return
+                    self._thread = threading.current_thread()
             try:
                 for place in self.engine.places():
                     place.posts.tend()
-                for request in errands:
-                    if not request.epoch or request.epoch == request.account.epoch:
-                        self.engine.lane(request.account).ask(request)
-                now = self.engine.clock.now()
-                for account in accounts:
-                    if now - account.visited > step * 9e8:
-                        self.visit(account, now)
-            except (HeadwayError, *TROUBLE) as error:
-                self.engine.complain(error)
+                self._clear_up()
+                self._run_errands()
+                self._visit(accounts, step)
             except Exception:
                 log.exception("the keeper of %s failed, and goes on", self.engine.address)
+
+    def _letters(self) -> bool:
+        return bool(self.engine.deferred) or any(place.posts.unheard for place in self.engine.places())
+
+    def _clear_up(self) -> None:
+        """Find out what has become of commands whose answers were lost, as soon as somebody answers."""
+        while self.doubts:
+            doubt = self.doubts[0]
+            try:
+                doubt.settle()
+            except TROUBLE as error:
+                self.engine.complain(error)
+                return
+            except Exception as error:
+                log.debug("the keeper of %s could not clear up: %s", self.engine.address, error)
+            self.doubts.popleft()
+
+    def _run_errands(self) -> None:
+        while self.errands:
+            request = self.errands[0]
+            if not request.epoch or request.epoch == request.account.epoch:
+                try:
+                    self.engine.lane(request.account).ask(request)
+                except EngineUnavailable as error:
+                    self.engine.complain(error)
+                    if not request.doubtful:
+                        # To be asked again. What may have been applied must not be; the lease covers it.
+                        request.done = request.orphan = False
+                        request.error = None
+                        return
+                except (HeadwayError, *TROUBLE) as error:
+                    self.engine.complain(error)
+            self.errands.popleft()
+
+    def _visit(self, accounts: list[Account], step: float) -> None:
+        silent = set()
+        for account in accounts:
+            now = self.engine.clock.now()
+            place = self.engine.place_of(account)
+            if place in silent or now - account.visited <= step * 9e8:
+                continue
+            try:
+                self.visit(account, now)
+            except (HeadwayError, *TROUBLE) as error:
+                silent.add(place)
+                self.engine.complain(error)
+        for account in accounts:
+            # Nobody has heard of the ledger for so long that it may have given up those who stand in its queue. They ask
+            # again, and hear that it does not answer.
+            if account.standing and account.spec.clock.now() - account.heard > account.spec.lease_ns:
+                for ask in list(account.standing.values()):
+                    ask.void = True
+                    ask.withdraw()
+                    ask.ring()
 
     def visit(self, account: Account, now: int) -> None:
         """Give signs of life for everybody who waits or holds there."""
         account.visited = now
         lane = self.engine.lane(account)
+        signs = []
         for place, lease in list(account.leases.items()):
             if lease.dropped:
                 # Its permit was dropped by a holder that lives: that is known here, so nobody needs to wait for the end.
-                del account.leases[place]
-                account.post(End(lease.ask, ABANDON))
-            else:
-                lane.queue.append(Renew(account, lease))
-        lane.ask(Poll(account))
+                account.leases.pop(place, None)
+                lease.end_dropped()
+            elif lease.begin_renewal():
+                signs.append(Renew(account, lease))
+        try:
+            for first in range(0, len(signs), MOST - 1):
+                lane.queue.extend(signs[first : first + MOST - 1])
+                lane.ask(Request(account, NOTHING))
+            if account.standing or not signs:
+                lane.ask(Poll(account))
+        finally:
+            for sign in signs:
+                if not sign.done:
+                    sign.orphan = True
+                    sign.unheard()
 
     # -- the listener ------------------------------------------------------------------------------------
 

@@ -7,13 +7,13 @@ cdef class Lane:
     cdef public Account account
     cdef public object engine, queue
     cdef public bytes stream
-    cdef public long long number, timeout_ns
+    cdef public long long first, number, timeout_ns
 
     cpdef Talk talk(self, list batch, bytes ident)
 
 
 cdef class ThreadLane(Lane):
-    cdef public object lock
+    cdef public object lock, unfinished
 
     @cython.locals(talk=Talk, payload=bytes, deadline=cython.longlong)
     cpdef _round(self, list batch)

@@ -4,22 +4,24 @@ A lane is one stream of numbered commands from this process to one account's led
 each event loop. At most one command of a lane is under way, which is what makes numbers enough to apply each once. The
 first to come sends its own request and whatever has gathered; when the answer is there, one of those who came meanwhile
 sends all of theirs. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions.
+
+A command whose answer was lost is sent again with its number, and the script gives its old answer. When the time is up
+before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the lane
+goes on as another stream, and the keeper finds out later what was granted to nobody (`Doubt`) and gives it back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
 
+from headway.clock import SYSTEM
 from headway.engines.redis.account import Account, Talk
-from headway.engines.redis.requests import End
-from headway.engines.redis.wires import TROUBLE, TaskWire, Wire
+from headway.engines.redis.requests import NOTHING, Echo, Request
+from headway.engines.redis.wires import TROUBLE, LoopEnded, TaskWire, Wire
 from headway.errors import EngineUnavailable
-
-if TYPE_CHECKING:
-    from headway.engines.redis.requests import Request
 
 MOST = 256
 """Requests in one command: a script keeps the server from everybody else."""
@@ -30,41 +32,91 @@ LEAD = "lead"
 class Lane:
     """A stream of commands to one ledger."""
 
-    __slots__ = ("account", "engine", "number", "queue", "stream", "timeout_ns")
+    __slots__ = ("account", "engine", "first", "number", "queue", "stream", "timeout_ns")
 
     def __init__(self, account: Account) -> None:
         self.account = account
         self.engine = account.spec.engine
         self.stream = self.engine.new_stream()
-        self.number = 0
+        # Above all that a stream of this name may have had before.
+        self.number = SYSTEM.now() // 1000
+        # When the command under way was sent first, once it has been.
+        self.first = 0
         self.queue: deque[Request] = deque()
         self.timeout_ns: int = account.spec.timeout_ns
 
     def gather(self) -> list[Request]:
         queue = self.queue
-        return [queue.popleft() for _ in range(min(len(queue), MOST))]
+        batch = [queue.popleft() for _ in range(min(len(queue), MOST))]
+        return [request for request in batch if not request.orphan]
 
     def talk(self, batch: list[Request], ident: bytes) -> Talk:
-        return Talk(self.account, batch, self.stream, self.number, ident, self.timeout_ns)
+        return Talk(self.account, batch, self.stream, self.number, ident, self.timeout_ns, self.first)
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
 
-    def fail(self, batch: list[Request], error: BaseException, unsent: bool = False) -> None:
+    def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
+        """Tell everybody in the batch, and who waits behind it: they have waited for the same answer."""
         for request in batch:
-            request.error = error
-            request.done = True
-            if unsent and type(request) is End:
-                # Nothing has left this machine, so it can be said again. Otherwise nobody knows, and the lease covers it.
-                self.engine.post_now(request)
+            request.fail(error)
+        if self.first and sent:
+            for request in batch:
+                request.doubtful = True
+            self.engine.keeper.clear_up(Doubt(self.account, batch, self.stream, self.number, self.first))
+            self.stream = self.engine.new_stream()
+        else:
+            for request in batch:
+                request.unheard()
+        while self.queue:
+            for request in self.gather():
+                request.fail(error)
+                request.unheard()
+
+
+class Doubt:
+    """A command of which nobody knows whether it was applied."""
+
+    __slots__ = ("account", "batch", "first", "number", "stream")
+
+    def __init__(self, account: Account, batch: list[Request], stream: bytes, number: int, first: int) -> None:
+        self.account = account
+        self.batch = batch
+        self.stream = stream
+        self.number = number
+        self.first = first
+
+    def settle(self) -> None:
+        """Say something of no consequence under its number: the script answers with the command's own answer if it was
+        applied; if it was not, it never will be."""
+        account = self.account
+        place = account.spec.engine.place_of(account)
+        wire = place.take(0)
+        try:
+            question = Echo(account, self.batch)
+            talk = Talk(account, [question], self.stream, self.number, wire.ident, account.spec.timeout_ns, self.first)
+            answer = wire.ask(talk.open())
+            if not talk.settle(answer):
+                flow = talk.converse(answer)
+                payload = next(flow)
+                while True:
+                    payload = flow.send(wire.ask(payload))
+            place.put_back(wire)
+        except StopIteration:
+            place.put_back(wire)
+        except BaseException:
+            wire.close()
+            raise
 
 
 class ThreadLane(Lane):
-    __slots__ = ("lock",)
+    __slots__ = ("lock", "unfinished")
 
     def __init__(self, account: Account) -> None:
         Lane.__init__(self, account)
         self.lock = threading.Lock()
+        # What was under way when the thread that asked was interrupted.
+        self.unfinished: list[Request] | None = None
 
     @property
     def busy(self) -> bool:
@@ -79,25 +131,38 @@ class ThreadLane(Lane):
                 batch = self.account.take_ends() + batch
         else:
             self.queue.append(request)
-            # Who has the lock is bound by the engine's time-out, and so are those before us.
-            if not lock.acquire(timeout=2 * self.timeout_ns / 1e9):
-                request.orphan = True
+            # Who has the lock is bound by the engine's time-out, and so is who sends what has gathered meanwhile.
+            if not self._wait(request):
+                request.withdraw()
                 raise self.unavailable(TimeoutError("too many wait for its answer"))
-            if request.done:
-                lock.release()
-                if request.error is not None:
-                    raise request.error
-                return
-            batch = self.gather()
+            batch = []
         try:
-            self._round(batch)
+            if self.unfinished is not None:
+                unfinished, self.unfinished = self.unfinished, None
+                self._round(unfinished)
+            if batch:
+                self.number += 1
+                self.first = 0
+                self._round(batch)
+            # More may have gathered than one command takes.
+            while not request.done:
+                self.number += 1
+                self.first = 0
+                self._round(self.gather())
         finally:
             lock.release()
         if request.error is not None:
             raise request.error
 
+    def _wait(self, request: Request) -> bool:
+        try:
+            return self.lock.acquire(timeout=2 * self.timeout_ns / 1e9)
+        except BaseException:
+            with contextlib.suppress(ValueError):
+                self.queue.remove(request)
+            raise
+
     def _round(self, batch: list[Request]) -> None:
-        self.number += 1
         clock = self.account.spec.clock
         deadline = clock.now() + self.timeout_ns
         place = self.engine.place_of(self.account)
@@ -106,13 +171,20 @@ class ThreadLane(Lane):
             try:
                 wire = place.take(deadline)
                 talk = self.talk(batch, wire.ident)
-                reply = wire.ask(talk.open())
-                if talk.settle(reply):
+                payload = talk.open()
+                if self.first:
+                    wire.limit(deadline - clock.now())
+                else:
+                    self.first = talk.sent
+                answer = wire.ask(payload)
+                if talk.settle(answer):
                     place.put_back(wire)
                     return
-                flow = talk.converse(reply)
+                flow = talk.converse(answer)
                 payload = next(flow)
                 while True:
+                    # It takes more than one question, and all of them have the time of one.
+                    wire.limit(deadline - clock.now())
                     payload = flow.send(wire.ask(payload))
             except StopIteration:
                 place.put_back(wire)
@@ -121,7 +193,7 @@ class ThreadLane(Lane):
                 if wire is not None:
                     wire.close()
                 if clock.now() >= deadline or not place.again(error):
-                    self.fail(batch, self.unavailable(error), unsent=wire is None)
+                    self.fail(batch, self.unavailable(error))
                     return
                 place = self.engine.place_of(self.account)
             except BaseException as error:
@@ -132,10 +204,11 @@ class ThreadLane(Lane):
                     if moved is not None and clock.now() < deadline:
                         place = moved
                         continue
-                    self.fail(batch, self.engine.refusal(error))
+                    self.fail(batch, self.engine.refusal(error), False)
                     return
-                # Ctrl-C: the others in the batch must not hang, and what was granted is reclaimed by its lease.
-                self.fail(batch, self.unavailable(ConnectionError("the thread that asked was interrupted")))
+                # Ctrl-C: whoever comes next sends it again, with its number, and who was interrupted gives back.
+                self.unfinished = batch
+                self.engine.keeper.later(Request(self.account, NOTHING))
                 raise
 
 
@@ -174,8 +247,10 @@ class TaskLane(Lane):
         try:
             await self._round(batch)
         finally:
-            for other in batch:
-                if other.waiter is not None and not other.waiter.done():
+            for other in reversed(batch):
+                if not other.done and other is not request:
+                    self.queue.appendleft(other)
+                elif other.waiter is not None and not other.waiter.done():
                     other.waiter.set_result(None)
             self._pass_on()
         if request.error is not None:
@@ -191,8 +266,16 @@ class TaskLane(Lane):
             self.queue.popleft()
         self.busy = False
 
+    def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
+        behind = [*self.queue]
+        Lane.fail(self, batch, error, sent)
+        for request in behind:
+            if request.waiter is not None and not request.waiter.done():
+                request.waiter.set_result(None)
+
     async def _round(self, batch: list[Request]) -> None:
         self.number += 1
+        self.first = 0
         loop = self.loop
         cancelled: BaseException | None = None
         place = self.engine.place_of(self.account)
@@ -204,6 +287,7 @@ class TaskLane(Lane):
                 talk = self.talk(batch, wire.ident)
                 flow = None
                 payload = talk.open()
+                self.first = self.first or talk.sent
                 while True:
                     reply = wire.ask(payload)
                     timer = loop.call_at(deadline, wire.give_up)
@@ -228,8 +312,8 @@ class TaskLane(Lane):
             except TROUBLE as error:
                 if wire is not None:
                     place.drop_wire(loop, wire)
-                if loop.time() >= deadline or not place.again(error):
-                    self.fail(batch, self.unavailable(error), unsent=wire is None)
+                if loop.time() >= deadline or isinstance(error, LoopEnded) or not place.again(error):
+                    self.fail(batch, self.unavailable(error))
                     break
                 place = self.engine.place_of(self.account)
             except Exception as error:  # noqa: BLE001 - handed to whoever asked
@@ -237,12 +321,13 @@ class TaskLane(Lane):
                 if moved is not None and loop.time() < deadline:
                     place = moved
                     continue
-                self.fail(batch, self.engine.refusal(error))
+                self.fail(batch, self.engine.refusal(error), False)
                 break
-            except asyncio.CancelledError:
-                # While connecting: nothing was sent yet.
-                self.fail(batch, self.unavailable(ConnectionError("the task that asked was cancelled")))
-                raise
+            except asyncio.CancelledError as error:
+                # While connecting. What was not sent yet is for the others to send, if there are any.
+                if not self.first:
+                    raise
+                cancelled = error
         if cancelled is not None:
             raise cancelled
 

@@ -34,7 +34,7 @@ cdef inline bytes pack_end(double how, double ticket, tuple costs, tuple marks, 
 cdef class Request:
     cdef public object account, bell, error, waiter
     cdef public bytes command, epoch
-    cdef public bint done, orphan, void
+    cdef public bint done, doubtful, orphan, void
     cdef object __weakref__
 
     cpdef Py_ssize_t hear(self, Talk talk, tuple said, Py_ssize_t position) except -1
@@ -44,8 +44,8 @@ cdef class Ask(Request):
     cdef public tuple costs, marks
     cdef public object rows
     cdef public long long expires, heard, ready, slot, ticket
-    cdef public double pause, quarantine, shift
+    cdef public double due, pause, quarantine, shift
     cdef public int verdict
-    cdef public bint stood
+    cdef public bint returned, stood
 
     cpdef grant(self, double delay, tuple marks, double shift, bytes epoch, long long sent, long long received)

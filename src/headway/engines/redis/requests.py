@@ -6,6 +6,7 @@ what it was granted goes straight back.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.engines.redis import words
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
 
+NOTHING = numbers(words.POLL, 0)
+"""A command of no consequence."""
+
+_once = threading.Lock()
+
 Row = tuple[float, float, float, float, float, float]
 """Of one rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""
 
@@ -28,7 +34,7 @@ Row = tuple[float, float, float, float, float, float]
 class Request:
     """Something to be said to an account's ledger."""
 
-    __slots__ = ("account", "bell", "command", "done", "epoch", "error", "orphan", "void", "waiter")
+    __slots__ = ("account", "bell", "command", "done", "doubtful", "epoch", "error", "orphan", "void", "waiter")
 
     def __init__(self, account: Account, command: bytes) -> None:
         self.account = account
@@ -36,6 +42,8 @@ class Request:
         self.done = False
         self.error: BaseException | None = None
         self.orphan = False
+        # Whether nobody knows if it was applied.
+        self.doubtful = False
         # The epoch of the ledger in which it makes sense; empty: any.
         self.epoch = b""
         # Whether a promise does not hold any more, as its ledger has begun anew.
@@ -48,6 +56,19 @@ class Request:
         """Take one's part of the answer; returns where the next one's begins."""
         self.done = True
         return position
+
+    def fail(self, error: BaseException) -> None:
+        """There is no answer in time; one that comes later is nobody's."""
+        self.orphan = True
+        self.error = error
+        self.done = True
+
+    def unheard(self) -> None:
+        """It was not applied, and never will be."""
+
+    def withdraw(self) -> None:
+        """Nobody waits for it any more."""
+        self.orphan = True
 
     def ring(self) -> None:
         if self.bell is not None:
@@ -66,7 +87,7 @@ class Call(NamedTuple):
 class Ask(Request):
     """A permit: now, at a promised time, or after standing in the ledger's queue."""
 
-    __slots__ = ("__weakref__", "costs", "expires", "heard", "marks", "pause", "quarantine", "ready", "rows", "shift", "slot", "stood", "ticket", "verdict")
+    __slots__ = ("__weakref__", "costs", "due", "expires", "heard", "marks", "pause", "quarantine", "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict")
 
     def __init__(
         self, account: Account, ticket: int, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
@@ -83,10 +104,12 @@ class Ask(Request):
         self.rows: list[Row] = []
         self.shift = 0.0
         self.slot = 0
+        self.due = 0.0
         self.expires = 0
         self.ready = 0
         self.heard = 0
         self.stood = False
+        self.returned = False
         self.quarantine = self.pause = 0.0
 
     def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
@@ -95,13 +118,15 @@ class Ask(Request):
         self.pause = talk.pause
         self.heard = received = talk.received
         width = len(self.costs)
-        self.verdict = verdict = int(said[position])
+        verdict = int(said[position])
         if verdict == words.GRANTED:
             end = position + 2 + 2 * width
-            self.grant(said[position + 1], said[position + 2 : end], talk.shift, talk.heard_epoch, talk.sent, received)
+            self.due = talk.now + said[position + 1]
+            self.grant(said[position + 1], said[position + 2 : end], talk.shift, talk.heard_epoch, talk.since, received)
             if self.orphan:
                 self.give_back()
             return end
+        self.verdict = verdict
         if verdict == words.STANDING:
             self.stood = True
             self.ready = received + self.account.spec.stretched(said[position + 1])
@@ -110,6 +135,8 @@ class Ask(Request):
             elif self.account.standing.get(self.ticket) is not self:
                 self.epoch = talk.heard_epoch
                 self.account.stand(self)
+                if self.orphan:
+                    self.withdraw()
             return position + 2
         if verdict == words.DENIED:
             self.rows, position = rows_of(said, position + 1, width)
@@ -125,13 +152,14 @@ class Ask(Request):
         late by what it took to travel.
         """
         spec = self.account.spec
-        self.verdict = words.GRANTED
         self.marks = marks
         self.shift = shift
         self.epoch = epoch
         self.heard = received
         self.slot = received + spec.stretched(delay) if delay > 0 else received
         self.expires = sent + int(max(0.0, delay) * TICK) + spec.allowance_ns
+        # Last: another thread may look at it just now, to give it back.
+        self.verdict = words.GRANTED
 
     def called(self, delay: float, marks: tuple[float, ...], epoch: bytes, granted: int, heard: int) -> None:
         """Its turn has come: granted at the earliest at one time on our clock, and heard of at the other."""
@@ -145,7 +173,11 @@ class Ask(Request):
             self.ring()
 
     def give_back(self) -> None:
-        """Cancel what was granted."""
+        """Cancel what was granted, once: who drops it and who hears of it may be two threads."""
+        with _once:
+            if self.returned:
+                return
+            self.returned = True
         self.account.post(End(self, CANCEL))
 
     def withdraw(self) -> None:
@@ -178,6 +210,11 @@ class End(Request):
         Request.__init__(self, ask.account, said)
         self.epoch = ask.epoch
 
+    def unheard(self) -> None:
+        # It travelled with a question that did not arrive: nobody waits for it, so it is said again on its own.
+        self.orphan = False
+        self.account.spec.engine.post_now(self)
+
 
 class Withdraw(Request):
     """Give one's place in the queue back, or what was granted meanwhile."""
@@ -206,7 +243,12 @@ class Poll(Request):
             verdict = said[position]
             if verdict == words.GRANTED:
                 end = position + 2 + 2 * len(ask.costs)
-                ask.called(said[position + 1], said[position + 2 : end], talk.heard_epoch, talk.sent, talk.received)
+                epoch, sent, received = talk.heard_epoch, talk.since, talk.received
+                ask.called(said[position + 1], said[position + 2 : end], epoch, sent, received)
+                if ask.orphan and ask.verdict == words.STANDING:
+                    # It gave its place back, but not before it was called: what it was given is with us, not in the ledger.
+                    ask.grant(said[position + 1], said[position + 2 : end], talk.shift, epoch, sent, received)
+                    ask.give_back()
                 position = end
             elif verdict == words.STANDING:
                 ask.ready = talk.received + self.account.spec.stretched(said[position + 1])
@@ -217,6 +259,25 @@ class Poll(Request):
                 if self.account.standing.pop(ask.ticket, None) is not None:
                     ask.void = True
                     ask.ring()
+        return position
+
+
+class Echo(Request):
+    """Of no consequence itself, under the number of a command whose answer was lost: its answer comes, or nothing."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, account: Account, batch: list[Request]) -> None:
+        Request.__init__(self, account, NOTHING)
+        self.batch = batch
+
+    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
+        self.done = True
+        for request in self.batch:
+            if said:
+                position = request.hear(talk, said, position)
+            else:
+                request.unheard()
         return position
 
 
@@ -231,8 +292,11 @@ class Renew(Request):
 
     def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.lease.renewed(said[position], talk.sent)
+        self.lease.renewed(said[position], talk.heard_epoch, talk.since)
         return position + 1
+
+    def unheard(self) -> None:
+        self.lease.not_renewed()
 
 
 class Look(Request):

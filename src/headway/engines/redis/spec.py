@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from headway.engines.redis.account import Talk
     from headway.engines.redis.engine import Engine
     from headway.engines.redis.requests import Ask
+
+specs: weakref.WeakSet[Spec] = weakref.WeakSet()
 
 MARGIN = 1.05
 MOST_ACCOUNTS = 4096
@@ -72,6 +76,7 @@ class Spec:
         self._stretch = 1 + clock.drift_ppm / 1e6 + engine.drift_ppm / 1e6
         self._resolution = max(1, int(clock.resolution * 1e9))
         self.declare(text, rules)
+        specs.add(self)
 
     def declare(self, text: str, rules: tuple[Rule, ...]) -> None:
         """Say from now on that these are the limits; the one who said so last is right."""
@@ -141,6 +146,22 @@ class Spec:
         """A wait by the server's clock as nanoseconds on ours: never shorter, whichever of the two runs fast."""
         return int(ticks * TICK * self._stretch) + self._resolution if ticks > 0 else 0
 
+    def refine(self, ask: Ask) -> None:
+        """Reckon a promised slot anew, from the last time the server was heard: the shorter ago, the less the clocks can
+        differ. What was reckoned before stays true."""
+        anchor = self.anchors.get(ask.account.ident)
+        if anchor is None or anchor.received <= ask.heard or not ask.due or ask.void:
+            return
+        left = ask.due - anchor.ticks
+        drift = self.engine.drift
+        ask.slot = min(ask.slot, anchor.received + self.stretched(left))
+        spread = 1 - drift if left > 0 else 1 + drift
+        ask.expires = max(ask.expires, anchor.sent + int(left * TICK * spread) + self.allowance_ns)
+
+    def sure_for(self) -> int:
+        """For how many nanoseconds a slot can be foretold before the clocks may differ by a good part of what it allows."""
+        return int(self.allowance_ns / (16 * self.engine.drift)) if self.engine.drift else self.lease_ns
+
     def backoff(self, ask: Ask) -> tuple[int | None, int]:
         """After a denial: nanoseconds until it may be worth to ask again, and over how many to spread those who do.
 
@@ -154,13 +175,13 @@ class Spec:
             return None, 0
         return self.stretched(max(1.0, wait - rule.max_reserved * rule.step)), rule.step * TICK
 
-    def local_time(self, ticks: float, latest: int) -> int:
+    def local_time(self, account: Account, ticks: float, latest: int) -> int:
         """When, on our clock, the server's showed `ticks`, at the earliest; `latest` if nobody can tell."""
-        best, drift = latest, self.engine.drift
-        for anchor in list(self.anchors.values()):
-            passed = (ticks - anchor.ticks) * TICK
-            best = min(best, anchor.sent + int(passed * (1 - drift if passed > 0 else 1 + drift)))
-        return best
+        anchor, drift = self.anchors.get(account.ident), self.engine.drift
+        if anchor is None:
+            return latest
+        passed = (ticks - anchor.ticks) * TICK
+        return min(latest, anchor.sent + int(passed * (1 - drift if passed > 0 else 1 + drift)))
 
     def quarantine(self, account: Account) -> tuple[float, bool]:
         """How long until whatever was forgotten is harmless, and whether `max_quarantine` cut it short."""
@@ -183,6 +204,17 @@ class Spec:
             case ConcurrencyRule():
                 return rule.lease
         return self.lease
+
+
+def after_fork() -> None:
+    """In a forked child: streams, places in queues and leases are the parent's."""
+    for spec in list(specs):
+        for account in list(spec.accounts.values()):
+            account.begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)
 
 
 def escape(text: str) -> str:

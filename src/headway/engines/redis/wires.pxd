@@ -1,6 +1,7 @@
 cdef class Wire:
     cdef public object connection, reader, socket
     cdef public bytes ident
+    cdef public bint hurried
 
     cpdef ask(self, bytes payload)
 

@@ -65,9 +65,10 @@ def identity(server: Any, replication: Any) -> bytes:
 class Wire:
     """A connection that a thread uses alone."""
 
-    __slots__ = ("connection", "ident", "reader", "socket")
+    __slots__ = ("connection", "hurried", "ident", "reader", "socket")
 
     def __init__(self, place: Place) -> None:
+        self.hurried = False
         self.connection = connection = place.connect()
         try:
             self.socket = connection._sock
@@ -98,8 +99,17 @@ class Wire:
             answer = reader.gets()
         return answer
 
+    def limit(self, left_ns: int) -> None:
+        """Wait for answers no longer than this; when it is put back, it waits as long as ever."""
+        self.hurried = True
+        self.socket.settimeout(max(0.001, left_ns / 1e9))
+
     def close(self) -> None:
         self.connection.disconnect()
+
+
+class LoopEnded(ConnectionError):
+    """The event loop ends, and its connection with it: there is nothing to connect again for."""
 
 
 class Reply(asyncio.Future):  # type: ignore[type-arg]
@@ -176,13 +186,14 @@ class TaskWire:
         try:
             await self._gone
         finally:
-            self.fail(self.broken or ConnectionError("the event loop has ended"))
+            self.fail(self.broken or LoopEnded("the event loop has ended"))
             self.transport.abort()
 
     def give_up(self) -> None:
         """The engine's time is up: no answer that is still on its way will be waited for."""
         if self.pending:
-            self.fail(TimeoutError("it did not answer in time"))
+            # Those who asked later have time left, and ask again on another connection.
+            self.fail(ConnectionError("it did not answer in time"))
             self.close()
 
     def ask(self, payload: bytes) -> Reply:
@@ -201,6 +212,7 @@ class TaskWire:
             reply = self.pending.popleft()
             if not reply.done():
                 reply.set_exception(error)
+                reply.exception()  # heard of, also if nobody waits for it any more
 
     def lost(self) -> None:
         if not self._gone.done():
@@ -285,7 +297,7 @@ class PostWire:
         with self.lock:
             try:
                 if self.wire is None:
-                    for letter in self.unheard:
+                    for letter in list(self.unheard):
                         letter.written = False
                     self.wire = Wire(self.place)
                     self.wire.socket.settimeout(0)

@@ -12,6 +12,7 @@ if names then
 else
   epoch, served_by = stream .. pack('<d', number), ident
 end
+local BACKWARD = 1000000
 
 local function refuse(status, detail)
   return pack('<dddddddd', status, now, seq, detail or 0, 0, 0, 0, 0) .. epoch
@@ -23,8 +24,9 @@ end
 
 if first[1] == QUARANTINE then
   -- A client has seen that grants were forgotten: start anew, and grant nothing until they are all harmless. Who comes
-  -- late with the same news finds an epoch that was born in quarantine, and does not start another.
-  if not stored[1] or born == 0 or epoch == epoch_seen then
+  -- late with the same news finds an epoch that was born in quarantine, and does not start another; unless that one
+  -- was moved or had its clock set since.
+  if not stored[1] or born == 0 or epoch == epoch_seen or served_by ~= ident or now < last - BACKWARD then
     local old = call('HKEYS', root)
     for _, field in ipairs(old) do
       if string.sub(field, 1, 1) == 's' then
@@ -60,8 +62,13 @@ else
     served_by = ident
   end
 end
-if lo > 0 and (now < lo or now > hi) and first[1] ~= QUARANTINE then
-  return refuse(CLOCK)
+if first[1] ~= QUARANTINE then
+  -- Even who has no idea of the time sees that it went back.
+  if now < last - BACKWARD then
+    return refuse(CLOCK, 1)
+  elseif lo > 0 and (now < lo or now > hi) then
+    return refuse(CLOCK)
+  end
 end
 if now < last then
   now = last
@@ -88,11 +95,14 @@ local function open(i, key, value, others)
     end
   end
   local kind = unpack_from('<d', mine)
-  local same = record == mine
+  local same, foreign = record == mine, false
   if kind == 4 then
-    -- Of a calendar quota, the edges of its period are news with every call.
+    -- Of a calendar quota, the edges of its period are news with every call; but not those of another calendar.
     same = string.sub(record, 1, 32) == string.sub(mine, 1, 32)
-    record = string.sub(record, 1, 24) .. string.sub(mine, 25)
+    foreign = string.sub(record, 25, 32) ~= string.sub(mine, 25, 32)
+    if not foreign then
+      record = string.sub(record, 1, 24) .. string.sub(mine, 25)
+    end
   end
   if not same and not others then
     if unpack_from('<d', record) ~= kind then
@@ -106,7 +116,7 @@ local function open(i, key, value, others)
   local _, _, capacity, a, b, c, d, e, f = unpack_from('<ddddddddd', record)
   local ledger = {
     id = key .. ':' .. i, key = key, index = i, record = record, kind = kinds[kind],
-    rule = {a, b, c, d, e, f, capacity = capacity},
+    rule = {a, b, c, d, e, f, capacity = capacity}, foreign = foreign,
   }
   ledger.kind.open(ledger, state)
   if ledger.kind.knows and not ledger.kind.knows(ledger, now) then

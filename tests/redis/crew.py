@@ -1,0 +1,165 @@
+"""Other processes that use a limiter, and the audit of what they used.
+
+A worker is a short script in a process of its own. It gets `make(limit, **options)`, which makes the limiter that all
+of a crew share; `use()`, which writes down the time of a use; and `say(...)`, a line for the test to read. The time is
+that of CLOCK_MONOTONIC, which is one clock for all processes of a machine, and has nothing to do with the clocks that
+the limiter goes by: so the audit believes nobody.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+import os
+import queue
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from conftest import find_program
+
+PATIENCE = 20.0
+TOLD = "\x1e"
+
+PRELUDE = """
+import asyncio, os, signal, struct, sys, threading, time
+import headway
+from headway import *
+from headway.errors import EngineUnavailable, PermitExpired
+
+_audit = os.open({audit!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+use = lambda: os.write(_audit, struct.pack("<q", time.monotonic_ns()))
+say = lambda *words: (sys.stdout.write({told!r} + " ".join(map(str, words)) + "\\n"), sys.stdout.flush())
+
+def make(limit, **options):
+    return Limiter(limit, **{{"name": {name!r}, "engine": {url!r}, **options}})
+
+"""
+
+
+class Worker:
+    """A process that runs a script."""
+
+    def __init__(self, script, *, warnings="error"):
+        guard = find_program("setpriv")
+        command = [guard, "--pdeathsig", "KILL"] if guard else []
+        command += [sys.executable, "-W", warnings, "-c", script]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read_lines, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_lines(self):
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put("")  # its end
+
+    def _read_errors(self):
+        self._errors.extend(self.process.stderr)
+
+    @property
+    def errors(self):
+        return "".join(self._errors)
+
+    def hear(self, within=PATIENCE):
+        """The next thing that it says."""
+        try:
+            line = self._lines.get(timeout=within)
+        except queue.Empty:
+            raise TimeoutError(f"a worker said nothing for {within} s; it wrote:\n{self.errors}") from None
+        if not line:
+            self._readers[1].join(PATIENCE)
+            raise ChildProcessError(f"a worker ended; it wrote:\n{self.errors}")
+        return line.lstrip(TOLD)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def cont(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def join(self, within=PATIENCE):
+        """Wait for its end; what it wrote to stderr."""
+        self.process.wait(within)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        assert self.process.returncode == 0, self.errors
+        return self.errors
+
+    def close(self):
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+class Crew:
+    """Workers that share a limiter, and what they used."""
+
+    _numbers = itertools.count()
+
+    def __init__(self):
+        handle, self.audit = tempfile.mkstemp(prefix="headway-audit-")
+        os.close(handle)
+        self.name = f"crew{os.getpid()}-{next(self._numbers)}"
+        self.workers: list[Worker] = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for worker in self.workers:
+            worker.close()
+        Path(self.audit).unlink()
+
+    def start(self, url, script, *, warnings="error"):
+        """A worker; when this returns it runs, but may not have said or done anything yet."""
+        prelude = PRELUDE.format(audit=self.audit, name=self.name, url=url, told=TOLD)
+        worker = Worker(prelude + script, warnings=warnings)
+        self.workers.append(worker)
+        return worker
+
+    def uses(self):
+        """The times of all uses so far, in seconds, sorted."""
+        data = Path(self.audit).read_bytes()
+        return sorted(ns / 1e9 for (ns,) in struct.iter_unpack("<q", data))
+
+
+def most_in_any(window, times):
+    """The most uses in any window of that many seconds, wherever it starts (it ends before its end)."""
+    return max((bisect.bisect_left(times, begin + window) - i for i, begin in enumerate(times)), default=0)
+
+
+def longest_silence(times):
+    """The longest time without any use, in seconds, and when it began."""
+    return max(((later - earlier, earlier) for earlier, later in itertools.pairwise(times)), default=(0.0, 0.0))
+
+
+def wait_until(holds, what, *, within=PATIENCE, every=0.02):
+    """Wait until `holds()`; returns the seconds that it took."""
+    begin = time.monotonic()
+    while not holds():
+        if time.monotonic() - begin > within:
+            raise TimeoutError(f"{what}: not within {within} s")
+        time.sleep(every)
+    return time.monotonic() - begin

@@ -1,0 +1,164 @@
+"""Processes that die, stop, or wake up too late: what they held comes back, and is spent once."""
+
+import time
+
+import pytest
+from tests.redis.crew import Crew, most_in_any, wait_until
+
+from headway import Concurrency, Limiter, Remote, Window
+
+pytestmark = pytest.mark.realtime
+
+LEASE = 0.6
+
+
+@pytest.fixture
+def crew():
+    with Crew() as crew:
+        yield crew
+
+
+@pytest.fixture
+def url(valkey):
+    return f"{valkey.url}?lease={LEASE}"
+
+
+HOLD = """
+limiter = make({limit!r})
+permits = [limiter.acquire() for _ in range({count})]
+say("holds")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "after"),
+    [
+        (Concurrency(3), LEASE),
+        (Window(3, per=0.3, remote=Remote(resolution=0, max_transit=0.5)), 0.5 + 0.3),
+    ],
+    ids=["concurrency", "window"],
+)
+def test_what_a_killed_holder_held_comes_back(crew, url, limit, after):
+    holder = crew.start(url, HOLD.format(limit=limit, count=3))
+    assert holder.hear() == "holds"
+    limiter = Limiter(limit, name=crew.name, engine=url)
+    if isinstance(limit, Concurrency):
+        time.sleep(2 * LEASE)  # a holder that lives keeps what it has
+    assert not limiter.try_acquire()
+    killed = time.monotonic()
+    holder.kill()
+    permits = [limiter.acquire(timeout=10) for _ in range(3)]
+    assert time.monotonic() - killed < after + LEASE + 1
+    assert not limiter.try_acquire()
+    for permit in permits:
+        permit.complete()
+    assert limiter.stats().abandoned == 0
+
+
+def test_waiters_of_a_killed_process_leave_the_queue(crew, url):
+    limiter = Limiter("1 concurrent", name=crew.name, engine=url)
+    held = limiter.acquire()
+    waiting = crew.start(
+        url,
+        """
+limiter = make("1 concurrent")
+for _ in range(5):
+    threading.Thread(target=limiter.acquire, daemon=True).start()
+time.sleep(60)
+""",
+    )
+    wait_until(lambda: limiter.peek().waiting == 5, "five waiters")
+    waiting.kill()
+    held.complete()
+    begin = time.monotonic()
+    limiter.acquire(timeout=10).complete()
+    # The first of the dead may have been given the permit just before it was found dead: a lease, and then its own.
+    assert time.monotonic() - begin < 3 * LEASE + 1
+    wait_until(lambda: limiter.peek().waiting == 0 and limiter.peek().in_flight == 0, "nobody left")
+
+
+STOPPED = """
+limiter = make({limit})
+permit = limiter.acquire()
+say("holds")
+os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    with permit:
+        use()
+    say("spent")
+except PermitExpired:
+    say("expired")
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "stopped_for"),
+    [
+        (Concurrency(1), 3 * LEASE),
+        ("1/s burst 1", 3 * LEASE),
+        (Window(1, per=1), 3 * LEASE),
+        # Its transit is shorter than the lease.
+        (Window(1, per=0.1, remote=Remote(resolution=0, max_transit=0.2)), 0.4),
+    ],
+    ids=["concurrency", "bucket", "window", "window-remote"],
+)
+def test_a_holder_that_was_stopped_too_long_does_not_spend(crew, url, limit, stopped_for):
+    holder = crew.start(url, STOPPED.format(limit=repr(limit)))
+    assert holder.hear() == "holds"
+    time.sleep(stopped_for)
+    limiter = Limiter(limit, name=crew.name, engine=url)
+    again = limiter.acquire(timeout=10)  # what it was given is another's now
+    holder.cont()
+    assert holder.hear() == "expired"
+    assert holder.join() == ""
+    assert crew.uses() == []
+    again.complete()
+
+
+def test_a_holder_that_was_stopped_for_a_moment_spends(crew, url):
+    holder = crew.start(url, STOPPED.format(limit='"1 concurrent"'))
+    assert holder.hear() == "holds"
+    time.sleep(0.1)
+    holder.cont()
+    assert holder.hear() == "spent"
+    assert holder.join() == ""
+
+
+@pytest.mark.parametrize(
+    "limit",
+    ["1 every 100ms", "1 concurrent", Window(5, per=0.5, remote=Remote(resolution=0, max_transit=0.4))],
+    ids=["spacing", "concurrency", "window"],
+)
+def test_waiters_that_were_stopped_ask_again(crew, url, limit):
+    """A whole process is stopped while its threads wait, and meanwhile others use what they were promised."""
+    script = f"""
+limiter = make({limit!r})
+def work():
+    for _ in range(3):
+        with limiter:
+            use()
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+say("begun")
+for thread in threads: thread.join()
+say("done")
+"""
+    stopped = crew.start(url, script)
+    other = crew.start(url, script)
+    for worker in (stopped, other):
+        assert worker.hear() == "begun"
+    time.sleep(0.2)
+    stopped.stop()
+    time.sleep(2.5 * LEASE)
+    stopped.cont()
+    for worker in (stopped, other):
+        assert worker.hear() == "done"
+        assert worker.join() == ""
+    uses = crew.uses()
+    assert len(uses) == 24
+    if limit == "1 every 100ms":
+        assert most_in_any(0.1, uses) == 1
+    elif isinstance(limit, Window):
+        # It enters the body in time or not at all; what is written down in the body may be late, if it is stopped there.
+        assert most_in_any(0.5, uses) <= 5

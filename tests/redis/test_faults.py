@@ -1,0 +1,256 @@
+"""A wire that misbehaves: answers dropped after the server acted, connections cut, answers that are late.
+
+Every command is applied once. What is granted to nobody goes back: at once if its answer comes on the second try, soon
+after if it does not.
+"""
+
+import asyncio
+import itertools
+import threading
+import time
+
+import pytest
+from tests.redis.crew import wait_until
+
+from headway import AllOf, Bucket, Concurrency, FixedWindow, Limiter, Remote, Spacing, Window
+from headway.errors import EngineUnavailable
+
+pytestmark = pytest.mark.realtime
+
+# Each has ten, and none of them comes back while a test runs unless it is given back.
+TEN = [
+    Bucket("1/hour", burst=10),
+    Window(10, per=60),
+    Window(10, per=60, remote=Remote(max_transit=60)),
+    FixedWindow(10, per="month"),
+    Concurrency(10),
+    AllOf("10/minute", "10 concurrent"),
+]
+
+_names = itertools.count()
+
+
+def kind_of(limit):
+    return limit.kind + ("-remote" if getattr(limit, "remote", None) else "")
+
+
+@pytest.fixture
+def name():
+    return f"faults{next(_names)}"
+
+
+@pytest.fixture
+def proxy(valkey, make_proxy):
+    return make_proxy(valkey)
+
+
+class Ways:
+    """The same verbs for threads and for tasks."""
+
+    def __init__(self, loop):
+        self.loop = loop
+
+    def __call__(self, limiter, verb, *args, **options):
+        if self.loop is None:
+            return getattr(limiter, verb)(*args, **options)
+        return self.loop.run_until_complete(getattr(limiter, f"{verb}_async")(*args, **options))
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def do(request):
+    """do(limiter, "acquire", ...)"""
+    if request.param == "sync":
+        yield Ways(None)
+        return
+    with asyncio.Runner() as runner:
+        yield Ways(runner.get_loop())
+
+
+@pytest.mark.parametrize("limit", TEN, ids=kind_of)
+def test_a_command_whose_answer_was_dropped_is_applied_once(proxy, name, do, limit):
+    limiter = Limiter(limit, name=name, engine=proxy.url, engine_timeout=5)
+    permits = [do(limiter, "try_acquire")]
+    for _ in range(9):
+        proxy.drop_answers(1, only=b"EVALSHA")
+        permits.append(do(limiter, "try_acquire"))
+    assert proxy.dropped == 9
+    assert all(permits)
+    proxy.heal()
+    assert not do(limiter, "try_acquire")
+    for permit in permits:
+        permit.cancel()
+
+
+@pytest.mark.parametrize("limit", TEN, ids=kind_of)
+@pytest.mark.parametrize("end", ["cancel", "settle"])
+def test_an_end_whose_answer_was_dropped_is_applied_once(proxy, name, limit, end):
+    """All ten are cancelled (or turn out to have cost nothing), while every second answer is lost: ten are there again."""
+    limiter = Limiter(limit, name=name, engine=proxy.url, engine_timeout=5)
+    watch = Limiter(limit, name=name, engine=proxy._server.url)
+    permits = [limiter.acquire() for _ in range(10)]
+    for permit in permits:
+        proxy.drop_answers(1, only=b"EVALSHA")
+        permit.cancel() if end == "cancel" else permit.settle(0)
+        time.sleep(0.01)
+    proxy.heal()
+    # A held permit that cost nothing was used all the same: it is not out any more, that is all.
+    expected = 10 if end == "cancel" or not isinstance(limit, Window) or limit.remote is None else 10
+    wait_until(lambda: watch.peek().remaining == expected, "all of them back", within=5)
+    again = [limiter.try_acquire() for _ in range(11)]
+    assert sum(map(bool, again)) == 10
+    for permit in again[:10]:
+        permit.cancel()
+
+
+def test_completions_whose_answers_were_dropped_are_applied_once(proxy, name):
+    limiter = Limiter("10 concurrent", name=name, engine=proxy.url, engine_timeout=5)
+    watch = Limiter("10 concurrent", name=name, engine=proxy._server.url)
+    permits = [limiter.acquire() for _ in range(10)]  # some share a mark: ending one twice would end another
+    for left in range(9, -1, -1):
+        proxy.drop_answers(1, only=b"EVALSHA")
+        permits.pop().complete()
+        wait_until(lambda left=left: watch.peek().in_flight == left, f"{left} in flight", within=5)
+        assert watch.peek().in_flight == left
+    proxy.heal()
+
+
+@pytest.mark.parametrize("limit", ["10 concurrent", "10/minute", "1/hour burst 10"])
+def test_what_was_granted_to_nobody_goes_back(proxy, name, do, limit):
+    """The answer is lost and the time is up: the caller hears of an unavailable engine, and the ledger gets it back."""
+    limiter = Limiter(limit, name=name, engine=f"{proxy.url}?lease=30", engine_timeout=0.1)
+    watch = Limiter(limit, name=name, engine=f"{proxy._server.url}?lease=30")
+    do(limiter, "acquire").cancel()
+    wait_until(lambda: watch.peek().remaining == 10, "a fresh ledger")
+    proxy.delay(answers=0.3)
+    with pytest.raises(EngineUnavailable):
+        do(limiter, "acquire")
+    assert watch.peek().remaining == 9
+    proxy.heal()
+    limiter._engine.keeper.wake()
+    wait_until(lambda: watch.peek().remaining == 10, "the grant that nobody heard of", within=5)
+
+
+def test_a_place_in_the_queue_of_which_nobody_heard_goes_back(proxy, name, do):
+    limiter = Limiter("1 concurrent", name=name, engine=proxy.url, engine_timeout=0.1)
+    watch = Limiter("1 concurrent", name=name, engine=proxy._server.url)
+    held = watch.acquire()
+    do(limiter, "peek")
+    proxy.delay(answers=0.3)
+    with pytest.raises(EngineUnavailable):
+        do(limiter, "acquire")
+    assert watch.peek().waiting == 1
+    proxy.heal()
+    limiter._engine.keeper.wake()
+    wait_until(lambda: watch.peek().waiting == 0, "an empty queue", within=5)
+    held.complete()
+
+
+def test_cut_connections_are_not_noticed(proxy, valkey, name, do):
+    limiter = Limiter("1000/minute", name=name, engine=proxy.url, engine_timeout=2)
+    client = valkey.client()
+    for turn in range(20):
+        assert do(limiter, "try_acquire")
+        if turn % 2:
+            proxy.cut()
+        else:
+            client.client_kill_filter(_type="normal", skipme=True)
+    assert do(limiter, "peek").remaining == 980
+
+
+def test_cuts_under_load_neither_lose_nor_mint(proxy, name):
+    """Threads and tasks at once, while connections are cut and answers dropped every few milliseconds."""
+    limiter = Limiter(Bucket("1/hour", burst=400), name=name, engine=proxy.url, engine_timeout=5)
+    granted, done = [], threading.Event()
+
+    def work():
+        while limiter.try_acquire():
+            granted.append(1)
+
+    async def work_async():
+        async def one():
+            while await limiter.try_acquire_async():
+                granted.append(1)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(one() for _ in range(20)))
+
+    def vandal():
+        while not done.is_set():
+            proxy.drop_answers(2, only=b"EVALSHA")
+            time.sleep(0.01)
+            proxy.cut()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    threads.append(threading.Thread(target=lambda: asyncio.run(work_async())))
+    breaker = threading.Thread(target=vandal)
+    breaker.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    done.set()
+    breaker.join(5)
+    assert proxy.dropped > 0
+    assert len(granted) == 400
+
+
+def test_waiters_are_called_although_messages_are_lost(proxy, name):
+    """The subscription is cut again and again: nobody is forgotten, nobody is served twice, all in order."""
+    limiter = Limiter("1 concurrent", name=name, engine=f"{proxy.url}?lease=1", engine_timeout=2)
+    order = []
+
+    async def call(number):
+        async with limiter:
+            order.append(number)
+            await asyncio.sleep(0.005)
+
+    async def main():
+        tasks = []
+        for number in range(12):
+            tasks.append(asyncio.create_task(call(number)))
+            await asyncio.sleep(0.005)
+        for _ in range(5):
+            await asyncio.sleep(0.05)
+            proxy.cut()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*tasks)
+        await asyncio.sleep(0.1)
+        return await limiter.peek_async()
+
+    status = asyncio.run(main())
+    assert sorted(order) == list(range(12))
+    assert (status.in_flight, status.waiting) == (0, 0)
+
+
+def test_late_answers_are_waited_for_and_no_longer(proxy, name, do):
+    limiter = Limiter("100/minute", name=name, engine=proxy.url, engine_timeout=0.3)
+    do(limiter, "peek")
+    proxy.delay(answers=0.15)
+    assert do(limiter, "try_acquire")
+    proxy.delay(answers=1.0)
+    begin = time.monotonic()
+    with pytest.raises(EngineUnavailable):
+        do(limiter, "try_acquire")
+    assert 0.25 < time.monotonic() - begin < 0.9
+    proxy.heal()
+    assert do(limiter, "try_acquire")
+
+
+def test_a_strict_spacing_is_kept_over_a_slow_wire(proxy, name):
+    limiter = Limiter(Spacing(0.1, expire_after=0.03), name=name, engine=proxy.url)
+    proxy.delay(answers=0.01)
+    times = []
+
+    def work():
+        for _ in range(3):
+            limiter.acquire()
+            times.append(time.monotonic())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    times.sort()
+    assert len(times) == 12
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 0.1
