@@ -184,12 +184,12 @@ def unreachable(error: BaseException) -> Unreachable:
 
 def was_cut(error: BaseException) -> bool:
     """Whether somebody was there, who hung up before we could talk."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ConnectionResetError | BrokenPipeError) or "reset by peer" in str(seen):
-            return True
-        seen = seen.__cause__
-    return False
+    cause = error.__cause__
+    return any(
+        isinstance(one, ConnectionResetError | BrokenPipeError) or "reset by peer" in str(one)
+        for one in (error, cause)
+        if one is not None
+    )
 
 
 def is_timeout(error: BaseException) -> bool:
