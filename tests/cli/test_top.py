@@ -250,6 +250,20 @@ def test_reset_makes_it_as_new_and_nobody_takes_it_for_a_loss(url, server, kind)
     assert all(client.pttl(key) != -1 for key in client.scan_iter(f"{url.rpartition('=')[2]}:*"))
 
 
+def test_reset_does_not_end_a_quarantine(url, server):
+    limiter = Limiter("5/minute", name=NAME, engine=url)
+    limiter.acquire()
+    server.client().flushall()
+    assert limiter.try_acquire().reason == "quarantine"
+    for _ in range(2):
+        (row,) = ledgers(url)
+        assert 50 < row["quarantine"] <= 60
+        assert row["remaining"] == 0
+        assert headway("inspect", url, NAME).output.count("quarantine") == 1
+        assert headway("reset", url, NAME, "--yes").exit_code == 0
+    assert limiter.try_acquire().reason == "quarantine"
+
+
 def test_reset_of_one_key_of_metrics_leaves_the_others(url):
     llm = Limiter({"requests": "5/minute", "tokens": "100/minute"}, name="llm", engine=url)
     for key in ("bob", "eve"):
