@@ -16,8 +16,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import headway
 import redis
+
+import headway
 from bench.alone import ROOT, in_own_process
 from bench.figure import Effort, Figure, Findings, NotMeasured, Reading
 from bench.server import private_server, script_calls

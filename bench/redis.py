@@ -12,10 +12,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+import redis
 import redis.asyncio
 
 import headway
-import redis
 from bench import fleet
 from bench.alone import in_own_process
 from bench.figure import Effort, Figure, Findings, Reading, Row, Section

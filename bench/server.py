@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import redis
+
 from bench.figure import NotMeasured
 
 HOST = "127.0.0.1"

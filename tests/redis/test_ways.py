@@ -1,9 +1,9 @@
 """Where an address leads, without going there."""
 
+import redis
 import redis.asyncio
 import redis.sentinel
 
-import redis
 from headway.engines.redis.address import read_address
 from headway.engines.redis.clients import ways_of
 from headway.engines.redis.ways import SentinelWay, ways_to

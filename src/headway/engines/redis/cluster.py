@@ -229,7 +229,12 @@ class AskingWire(Wire):
     def __init__(self, wire: Wire) -> None:
         # Not made anew: the same connection in another manner.
         self.wire = wire
-        self.connection, self.socket, self.reader, self.ident = wire.connection, wire.socket, wire.reader, wire.ident
+        self.connection, self.socket, self.reader, self.ident = (
+            wire.connection,
+            wire.socket,
+            wire.reader,
+            wire.ident,
+        )
 
     def ask(self, payload: bytes) -> Any:
         self.socket.sendall(ASKING + payload)

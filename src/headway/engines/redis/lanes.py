@@ -1,13 +1,14 @@
 """Combining: whoever wants something of a ledger while a command is on its way travels with the next one.
 
-A lane is one stream of numbered commands from this process to one account's ledger; there is one for threads and one for
+A lane is one stream of numbered commands from this process to one account's ledger; there is one for threads and one
+for
 each event loop. At most one command of a lane is under way, which is what makes numbers enough to apply each once. The
 first to come sends its own request and whatever has gathered; when the answer is there, one of those who came meanwhile
 sends all of theirs. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions.
 
 A command whose answer was lost is sent again with its number, and the script gives its old answer. When the time is up
-before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the lane
-goes on as another stream, and the keeper finds out later what was granted to nobody (`Doubt`) and gives it back.
+before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the
+lane goes on as another stream, and the keeper finds out later what was granted to nobody (`Doubt`) and gives it back.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class Doubt:
 
     __slots__ = ("account", "batch", "first", "number", "stream")
 
-    def __init__(self, account: Account, batch: list[Request], stream: bytes, number: int, first: int) -> None:
+    def __init__(
+        self, account: Account, batch: list[Request], stream: bytes, number: int, first: int
+    ) -> None:
         self.account = account
         self.batch = batch
         self.stream = stream
@@ -94,7 +97,9 @@ class Doubt:
         wire = place.take(0)
         try:
             question = Echo(account, self.batch)
-            talk = Talk(account, [question], self.stream, self.number, wire.ident, account.spec.timeout_ns, self.first)
+            talk = Talk(
+                account, [question], self.stream, self.number, wire.ident, account.spec.timeout_ns, self.first
+            )
             answer = wire.ask(talk.open())
             if not talk.settle(answer):
                 flow = talk.converse(answer)
@@ -231,7 +236,11 @@ class TaskLane(Lane):
                 if request in self.queue:
                     self.queue.remove(request)
                 request.orphan = True
-                if request.waiter.done() and not request.waiter.cancelled() and request.waiter.result() is LEAD:
+                if (
+                    request.waiter.done()
+                    and not request.waiter.cancelled()
+                    and request.waiter.result() is LEAD
+                ):
                     self._pass_on()
                 raise
             if leads is not LEAD:
@@ -330,4 +339,3 @@ class TaskLane(Lane):
                 cancelled = error
         if cancelled is not None:
             raise cancelled
-

@@ -1,7 +1,7 @@
 """What can be wanted of a ledger, each with its words and with how its answer is heard.
 
-A request that nobody waits for any more (`orphan`: its task was cancelled, its thread interrupted) still gets its answer:
-what it was granted goes straight back.
+A request that nobody waits for any more (`orphan`: its task was cancelled, its thread interrupted) still gets its
+answer: what it was granted goes straight back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,18 @@ Row = tuple[float, float, float, float, float, float]
 class Request:
     """Something to be said to an account's ledger."""
 
-    __slots__ = ("account", "bell", "command", "done", "doubtful", "epoch", "error", "orphan", "void", "waiter")
+    __slots__ = (
+        "account",
+        "bell",
+        "command",
+        "done",
+        "doubtful",
+        "epoch",
+        "error",
+        "orphan",
+        "void",
+        "waiter",
+    )
 
     def __init__(self, account: Account, command: bytes) -> None:
         self.account = account
@@ -87,10 +98,18 @@ class Call(NamedTuple):
 class Ask(Request):
     """A permit: now, at a promised time, or after standing in the ledger's queue."""
 
-    __slots__ = ("__weakref__", "costs", "due", "expires", "heard", "marks", "pause", "quarantine", "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict")
+    __slots__ = (
+        "__weakref__", "costs", "due", "expires", "heard", "marks", "pause", "quarantine", "ready", "returned", "rows",
+        "shift", "slot", "stood", "ticket", "verdict",
+    )  # fmt: skip
 
     def __init__(
-        self, account: Account, ticket: int, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
+        self,
+        account: Account,
+        ticket: int,
+        costs: tuple[int, ...],
+        patient: bool,
+        longest: float = words.NEVER,
     ) -> None:
         if cython.compiled:
             said = pack_try(ticket, patient, longest, costs)  # type: ignore[name-defined] # noqa: F821 - in requests.pxd
@@ -122,7 +141,14 @@ class Ask(Request):
         if verdict == words.GRANTED:
             end = position + 2 + 2 * width
             self.due = talk.now + said[position + 1]
-            self.grant(said[position + 1], said[position + 2 : end], talk.shift, talk.heard_epoch, talk.since, received)
+            self.grant(
+                said[position + 1],
+                said[position + 2 : end],
+                talk.shift,
+                talk.heard_epoch,
+                talk.since,
+                received,
+            )
             if self.orphan:
                 self.give_back()
             return end
@@ -136,7 +162,7 @@ class Ask(Request):
                 self.epoch = talk.heard_epoch
                 self.account.stand(self)
                 if self.orphan:
-                    self.withdraw()
+                    self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
             return position + 2
         if verdict == words.DENIED:
             self.rows, position = rows_of(said, position + 1, width)
@@ -246,7 +272,8 @@ class Poll(Request):
                 epoch, sent, received = talk.heard_epoch, talk.since, talk.received
                 ask.called(said[position + 1], said[position + 2 : end], epoch, sent, received)
                 if ask.orphan and ask.verdict == words.STANDING:
-                    # It gave its place back, but not before it was called: what it was given is with us, not in the ledger.
+                    # It gave its place back, but not before it was called: what it was given is with us, not in the
+                    # ledger.
                     ask.grant(said[position + 1], said[position + 2 : end], talk.shift, epoch, sent, received)
                     ask.give_back()
                 position = end

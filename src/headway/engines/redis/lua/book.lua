@@ -31,16 +31,19 @@ if first[1] == QUARANTINE then
     for _, field in ipairs(old) do
       if string.sub(field, 1, 1) == 's' then
         call('HDEL', root, field)
-        call('DEL', root .. ':c' .. string.sub(field, 2), root .. ':o' .. string.sub(field, 2))
+        call('DEL', root .. ':c' .. string.sub(field, 2))
+        call('DEL', root .. ':o' .. string.sub(field, 2))
       end
     end
     for i = 2, #KEYS do
       call('DEL', KEYS[i])
       for j = 1, count do
-        call('DEL', KEYS[i] .. ':c' .. j, KEYS[i] .. ':o' .. j)
+        call('DEL', KEYS[i] .. ':c' .. j)
+        call('DEL', KEYS[i] .. ':o' .. j)
       end
     end
-    call('DEL', root .. ':q', root .. ':g')
+    call('DEL', root .. ':q')
+    call('DEL', root .. ':g')
     stored = {}
     epoch, served_by = stream .. pack('<d', number), ident
     seq, last, paused, expires, waiting, shift, governed = 0, 0, 0, 0, 0, 0, generation
@@ -90,7 +93,8 @@ local function open(i, key, value, others)
         state = string.sub(state, 25)
       else
         record, state = mine, nil
-        call('DEL', key .. ':c' .. i, key .. ':o' .. i)
+        call('DEL', key .. ':c' .. i)
+        call('DEL', key .. ':o' .. i)
       end
     end
   end
