@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -25,6 +26,7 @@ from bench.timing import Side, ratio, take_turns, undisturbed
 BUCKET = "1000000/s burst 10000"
 MANY = 1_000_000
 TASKS = 200
+STEADY = 25
 SLICE_MS = 10.0
 
 
@@ -90,22 +92,34 @@ def awaited(effort: Effort) -> Findings:
 
 @in_own_process()
 def together(effort: Effort) -> Findings:
-    """Many tasks at once. redis-py has a connection for each of them: a smaller pool would only make it slower."""
+    """Many tasks at once: made for one decision each, and tasks that go on deciding, where making them costs little.
+
+    redis-py has a connection for each of them: a smaller pool would only make it slower.
+    """
     with private_server() as url:
         limiter = headway.Limiter(BUCKET, name="together", engine=url)
-        pool = redis.asyncio.ConnectionPool.from_url(url, max_connections=TASKS)
-        client = redis.asyncio.Redis(connection_pool=pool)
 
-        def crowd(call: Callable[[], Any]) -> Side:
+        def incr() -> Callable[[], Any]:
+            pool = redis.asyncio.ConnectionPool.from_url(url, max_connections=TASKS)
+            return partial(redis.asyncio.Redis(connection_pool=pool).incr, "counter")
+
+        def crowd(call: Callable[[], Any], each: int) -> Side:
+            async def decide() -> None:
+                for _ in range(each):
+                    await call()
+
             async def all_at_once() -> None:
-                await asyncio.gather(*(call() for _ in range(TASKS)))
+                await asyncio.gather(*(decide() for _ in range(TASKS)))
 
             return Side("await f()", {"f": all_at_once}, awaits=True, granted=lambda: none_denied(limiter))
 
-        sides = [crowd(limiter.acquire_async), crowd(lambda: client.incr("counter"))]
-        rounds = take_turns(sides, effort, slice_ms=4 * SLICE_MS)
-    found = per_second(rounds, 0, 1)
-    return Findings({"redis-tasks": replace(found, ns=(found.ns or 0) / TASKS)})
+        found = Findings()
+        for name, each in (("redis-tasks", 1), ("redis-tasks-steady", STEADY)):
+            sides = [crowd(limiter.acquire_async, each), crowd(incr(), each)]
+            rounds = take_turns(sides, effort, slice_ms=4 * SLICE_MS)
+            reading = per_second(rounds, 0, 1)
+            found.readings[name] = replace(reading, ns=(reading.ns or 0) / TASKS / each)
+    return found
 
 
 def limits_side(url: str, strategy: str) -> Side:
@@ -195,12 +209,13 @@ SECTION = Section(
         Figure("redis-window-async", "the same, Window with Remote, completed", awaited, ">=", 0.4, "x"),
         Figure(
             "redis-tasks",
-            f"Redis, {TASKS} tasks deciding at once: {OVER} by as many",
+            f"Redis, {TASKS} tasks, one decision each, at once: {OVER} by as many tasks",
             together,
             ">=",
             10,
             "x",
         ),
+        Figure("redis-tasks-steady", f"the same, {STEADY} decisions each", together, unit="x"),
         *fleet.FIGURES,
         *(
             Figure(name, f"{package}, {use}: {OVER}", peers, unit="x")

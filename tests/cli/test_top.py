@@ -10,7 +10,7 @@ import pytest
 from tests.redis.servers import eventually
 from typer.testing import CliRunner
 
-from headway import AllOf, Bucket, Concurrency, FixedWindow, Limiter, Remote, Spacing, Window
+from headway import AllOf, Bucket, Concurrency, Event, FixedWindow, Limiter, Remote, Spacing, Window
 from headway.cli.app import app
 
 LIMITS = {
@@ -231,7 +231,7 @@ def test_a_ledger_that_is_not_there(url, command):
 
 @pytest.mark.parametrize("kind", LIMITS)
 def test_reset_makes_it_as_new_and_nobody_takes_it_for_a_loss(url, server, kind):
-    events = []
+    events: list[Event] = []
     limiter = Limiter(LIMITS[kind], name=NAME, engine=url, on_event=events.append)
     full = first_left(limiter)
     permit = limiter.acquire()
@@ -248,6 +248,20 @@ def test_reset_makes_it_as_new_and_nobody_takes_it_for_a_loss(url, server, kind)
     assert "quarantine" not in {event.kind for event in events}
     client = server.client()
     assert all(client.pttl(key) != -1 for key in client.scan_iter(f"{url.rpartition('=')[2]}:*"))
+
+
+def test_reset_does_not_end_a_quarantine(url, server):
+    limiter = Limiter("5/minute", name=NAME, engine=url)
+    limiter.acquire()
+    server.client().flushall()
+    assert getattr(limiter.try_acquire(), "reason", None) == "quarantine"
+    for _ in range(2):
+        (row,) = ledgers(url)
+        assert 50 < row["quarantine"] <= 60
+        assert row["remaining"] == 0
+        assert headway("inspect", url, NAME).output.count("quarantine") == 1
+        assert headway("reset", url, NAME, "--yes").exit_code == 0
+    assert getattr(limiter.try_acquire(), "reason", None) == "quarantine"
 
 
 def test_reset_of_one_key_of_metrics_leaves_the_others(url):

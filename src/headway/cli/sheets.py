@@ -85,27 +85,30 @@ class Sheet:
         return self.meta.waiting + max((reserved(ledger, self.now) for ledger in self.ledgers), default=0)
 
     @property
-    def binding(self) -> Ledger:
-        """The ledger that decides: the one to be waited for longest, or else with the least left."""
+    def binding(self) -> Ledger | None:
+        """The ledger that decides: the one to be waited for longest, or else with the least left. None: all are new."""
         now = self.now
-        return max(self.ledgers, key=lambda ledger: (ledger.wait(now, 1), -left(ledger, now)))
+        return max(self.ledgers, key=lambda ledger: (ledger.wait(now, 1), -left(ledger, now)), default=None)
 
     @property
-    def remaining(self) -> int:
-        return 0 if self.held_up or self.meta.waiting else self.binding.remaining(self.now)
+    def remaining(self) -> int | None:
+        """What could be taken now; None where it is all, and nothing says how much that is."""
+        if self.held_up or self.meta.waiting:
+            return 0
+        return None if self.binding is None else self.binding.remaining(self.now)
 
     @property
-    def capacity(self) -> int:
-        return self.binding.get_rule().capacity
+    def capacity(self) -> int | None:
+        return None if self.binding is None else self.binding.get_rule().capacity
 
     @property
     def in_flight(self) -> int:
-        return max(ledger.in_flight(self.now) for ledger in self.ledgers)
+        return max((ledger.in_flight(self.now) for ledger in self.ledgers), default=0)
 
     @property
     def wait(self) -> int | None:
         """Ticks until the next permit; None if it never comes."""
-        wait = max(self.held_up, *(ledger.wait(self.now, 1) for ledger in self.ledgers))
+        wait = max([self.held_up, *(ledger.wait(self.now, 1) for ledger in self.ledgers)])
         return wait if wait < FOREVER else None
 
     @property

@@ -70,7 +70,12 @@ def look(register: Register, wanted: str | None, most: int, steps: int | None) -
     """The ledgers that are to be shown, and how many are not."""
     register.search(steps)
     addresses = register.addresses(wanted)
-    sheets = [sheet for sheet in register.read(addresses[:most]) if sheet.ledgers]
+    read = register.read(addresses[:most])
+    with_ledgers = {sheet.address.root for sheet in read if sheet.ledgers}
+    # A root without ledgers says something only while it holds up what is new.
+    sheets = [
+        sheet for sheet in read if sheet.ledgers or (sheet.held_up and sheet.address.root not in with_ledgers)
+    ]
     return sorted(sheets, key=lambda sheet: -sheet.waiting), max(0, len(addresses) - most)
 
 
@@ -144,7 +149,7 @@ def cells(sheet: Sheet) -> tuple[str, ...]:
         sheet.address.label,
         sheet.address.key or "",
         sheet.limit,
-        f"{sheet.remaining}/{sheet.capacity}",
+        f"{sheet.remaining}/{sheet.capacity}" if sheet.ledgers else "",
         str(sheet.in_flight or ""),
         str(sheet.waiting or ""),
         next_permit(sheet),
