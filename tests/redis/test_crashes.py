@@ -1,5 +1,6 @@
 """Processes that die, stop, or wake up too late: what they held comes back, and is spent once."""
 
+import threading
 import time
 
 import pytest
@@ -54,6 +55,17 @@ def test_what_a_killed_holder_held_comes_back(crew, url, limit, after):
     for permit in permits:
         permit.complete()
     assert limiter.stats().abandoned == 0
+
+
+@pytest.mark.parametrize(
+    "limit", ["1 concurrent", Window(1, per=0.1, remote=Remote(resolution=0, max_transit=10))], ids=["c", "w"]
+)
+def test_a_wait_may_end_before_a_lease_does(valkey, crew, limit):
+    """What is held may be handed back at any moment: a time-out shorter than the lease is no reason not to wait."""
+    limiter = Limiter(limit, name=crew.name, engine=valkey.url)
+    held = limiter.acquire()
+    threading.Timer(0.1, held.complete).start()
+    limiter.acquire(timeout=2).complete()
 
 
 def test_waiters_of_a_killed_process_leave_the_queue(crew, url):

@@ -44,7 +44,7 @@ if first[1] == QUARANTINE then
     end
     call('DEL', root .. ':q')
     call('DEL', root .. ':g')
-    stored = {}
+    stored, only = {}, nil
     epoch, served_by = stream .. pack('<d', number), ident
     seq, last, paused, expires, waiting, shift, governed = 0, 0, 0, 0, 0, 0, generation
     quarantined, born = now + first[2], 1

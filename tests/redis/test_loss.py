@@ -1,0 +1,358 @@
+"""An engine that forgets: flushed, restarted, overtaken by a failover, or with its clock set.
+
+Four processes keep a ledger busy while it happens. Whatever the engine has forgotten, the audit must never see more than
+the limit in a window; and the quarantine must be as long as it is said to be, and end by itself.
+"""
+
+import itertools
+import logging
+import re
+import threading
+import time
+
+import pytest
+from tests.redis.crew import Crew, longest_silence, most_in_any, wait_until
+from tests.redis.servers import in_step
+
+from headway import Bucket, Clock, Concurrency, FixedWindow, Limiter, Remote, Spacing, Window
+from headway.engines.redis import Engine
+from headway.engines.redis.address import read_address
+
+pytestmark = pytest.mark.realtime
+
+LEASE = 0.5
+LIMITS = {
+    "window": Window(10, per=0.5),
+    "window-remote": Window(10, per=0.5, remote=Remote(resolution=0, max_transit=0.3)),
+    "bucket": Bucket("20/s", burst=5),
+    "spacing": Spacing("50ms"),
+    "concurrency": Concurrency(3),
+}
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def name():
+    return f"loss{next(_names)}"
+
+
+@pytest.fixture
+def crew():
+    with Crew() as crew:
+        yield crew
+
+
+LOAD = """
+import logging
+class Say(logging.Handler):
+    def emit(self, record):
+        if "nothing is granted" in record.getMessage():
+            say(time.monotonic(), record.getMessage())
+logging.getLogger("headway").addHandler(Say())
+limiter = make({limit!r}, engine_timeout=1)
+stop = time.monotonic() + {seconds}
+def work():
+    while time.monotonic() < stop:
+        try:
+            with limiter.hold(timeout=stop - time.monotonic()):
+                use()
+        except (EngineUnavailable, RateLimited, PermitExpired):
+            time.sleep(0.01)
+threads = [threading.Thread(target=work) for _ in range(4)]
+say("begun")
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+say("done")
+"""
+
+
+class Load:
+    """Four processes that use a limiter, for some seconds."""
+
+    def __init__(self, crew, url, limit, seconds=4.0):
+        self.crew = crew
+        self.workers = [crew.start(url, LOAD.format(limit=limit, seconds=seconds)) for _ in range(4)]
+        for worker in self.workers:
+            assert worker.hear() == "begun"
+        self.quarantines = []
+        wait_until(lambda: len(crew.uses()) >= 8, "some uses")
+        time.sleep(0.3)
+
+    def end(self):
+        for worker in self.workers:
+            while (said := worker.hear()) != "done":
+                self.quarantines.append(float(re.search(r"granted for ([\d.e+-]+) s", said)[1]))
+            assert worker.join() == ""
+        return self.crew.uses()
+
+
+def check(limit, uses):
+    """Never above the limit, in any window. A permit of a window without a remote, or of a bucket, is counted when it is
+    granted, and used a moment later: the moment is what a busy machine needs."""
+    moment = 0.02
+    if isinstance(limit, Window):
+        slip = 0 if limit.remote else moment
+        assert most_in_any(limit.per_ns / 1e9 - slip, uses) <= limit.count
+    elif isinstance(limit, Bucket):
+        for span in (0.1, 0.25, 0.5, 1.0):
+            assert most_in_any(span - moment, uses) <= 5 + 20 * span
+    elif isinstance(limit, Spacing):
+        assert most_in_any(0.05, uses) == 1
+
+
+@pytest.mark.parametrize("kind", ["window", "window-remote", "bucket", "spacing"])
+def test_flushall_under_load(crew, valkey, kind):
+    limit = LIMITS[kind]
+    load = Load(crew, f"{valkey.url}?lease={LEASE}", limit)
+    flushed = time.monotonic()
+    valkey.client().flushall()
+    uses = load.end()
+    check(limit, uses)
+    silence, began = longest_silence(uses)
+    assert load.quarantines
+    assert abs(began - flushed) < 0.6
+    # As long as stated, and little longer.
+    assert max(load.quarantines) * 0.99 < silence + 0.1
+    assert silence < max(load.quarantines) + 1
+    assert uses[-1] > began + silence + 0.2  # it went on
+
+
+def test_script_flush_under_load(crew, valkey):
+    limit = LIMITS["window"]
+    load = Load(crew, f"{valkey.url}?lease={LEASE}", limit, 2.0)
+    client = valkey.client()
+    for _ in range(30):
+        client.script_flush()
+        time.sleep(0.02)
+    uses = load.end()
+    check(limit, uses)
+    assert not load.quarantines
+    assert longest_silence(uses)[0] < 1
+
+
+def test_an_evicted_ledger_is_a_lost_one(valkey, name, caplog):
+    limiter = Limiter("5/s", name=name, engine=f"{valkey.url}?lease={LEASE}")
+    other = Limiter("5/s", name=f"{name}o", engine=f"{valkey.url}?lease={LEASE}")
+    assert all(limiter.try_acquire() for _ in range(5))
+    assert other.try_acquire()
+    valkey.client().delete(limiter._spec.account((None,)).keys[0])
+    denied = limiter.try_acquire()
+    assert denied.reason == "quarantine"
+    assert 1.5 < denied.retry_after < 2
+    assert limiter.peek().remaining == 0
+    assert other.try_acquire()
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "nothing is granted for" in record.getMessage()
+    begin = time.monotonic()
+    limiter.acquire()
+    assert 1.4 < time.monotonic() - begin < 3
+
+
+def test_trust_goes_on_at_once(valkey, name):
+    limiter = Limiter("5/s", name=name, engine=valkey.url, on_ledger_loss="trust")
+    assert all(limiter.try_acquire() for _ in range(5))
+    valkey.client().flushall()
+    assert limiter.try_acquire()
+
+
+def test_a_cap_bounds_the_quarantine_and_is_told(valkey, name, caplog):
+    events = []
+    limiter = Limiter("5/day", name=name, engine=valkey.url, max_quarantine=0.3, on_event=events.append)
+    assert limiter.try_acquire()
+    valkey.client().flushall()
+    assert limiter.try_acquire().reason == "quarantine"
+    assert "max_quarantine" in caplog.text
+    assert [event.seconds for event in events if event.kind == "quarantine"] == [0.3]
+    time.sleep(0.35)
+    assert limiter.try_acquire()
+
+
+def test_holders_that_live_keep_what_they_have_when_it_is_forgotten(valkey, name):
+    url = f"{valkey.url}?lease={LEASE}"
+    limiter, other = (Limiter("2 concurrent", name=name, engine=url) for _ in range(2))
+    held = limiter.acquire()
+    other.peek()
+    valkey.client().flushall()
+    permit = other.acquire(timeout=10)  # after the quarantine; the other slot is still held
+    assert not other.try_acquire()
+    with held:
+        pass
+    wait_until(lambda: other.peek().in_flight == 1, "the end of what was forgotten", within=3)
+    permit.complete()
+
+
+def test_a_restart_without_a_file_is_a_loss(crew, make_server):
+    limit = LIMITS["window"]
+    server = make_server()
+    load = Load(crew, f"{server.url}?lease={LEASE}", limit)
+    server.kill()
+    server.restart()
+    uses = load.end()
+    check(limit, uses)
+    assert load.quarantines
+    assert uses[-1] > longest_silence(uses)[1] + 1
+
+
+def test_a_restart_from_a_complete_file_is_none(crew, make_server):
+    limit = LIMITS["window-remote"]
+    server = make_server(appendonly="yes", appendfsync="always")
+    load = Load(crew, f"{server.url}?lease={LEASE}", limit, 3.0)
+    server.kill()
+    server.restart()
+    back = time.monotonic()
+    uses = load.end()
+    check(limit, uses)
+    assert not load.quarantines
+    # Waiters may have to be found out as lost in the kill: no longer than they take for that.
+    assert min(use for use in uses if use > back) - back < 1.5
+
+
+def test_a_failover_that_lost_grants(crew, make_server, make_proxy):
+    """Asynchronous replication: the replica is cut off, grants go on, and then it takes over."""
+    limit = LIMITS["window-remote"]
+    primary = make_server(repl_diskless_sync_delay=0)
+    replica = make_server(replicaof=f"127.0.0.1 {primary.port}", repl_diskless_sync_delay=0)
+    in_step(replica)
+    proxy = make_proxy(primary)
+    load = Load(crew, f"{proxy.url}?lease={LEASE}", limit)
+    replica.client().config_set("min-replicas-to-write", 0)
+    replica.stop()  # what is granted now, it will never know
+    time.sleep(0.8)
+    lost = [use for use in crew.uses() if use > time.monotonic() - 0.6]
+    proxy.refuse()
+    primary.kill()
+    replica.cont()
+    replica.client().replicaof("NO", "ONE")
+    proxy._server = replica
+    proxy.heal()
+    uses = load.end()
+    assert lost
+    check(limit, uses)
+    assert load.quarantines
+    assert uses[-1] > longest_silence(uses)[1] + 1
+
+
+class Stepped(Engine):
+    """Its server's clock can be set."""
+
+    offset = 0.0
+
+    @property
+    def fixed_time(self):
+        return time.time_ns() // 1000 + self.offset * 1e6
+
+    @fixed_time.setter
+    def fixed_time(self, value):
+        pass
+
+
+@pytest.mark.parametrize("step", [3600, -3600, -2, 2], ids=lambda step: f"{step:+} s")
+@pytest.mark.parametrize("kind", LIMITS)
+def test_a_clock_that_is_set_under_load(valkey, name, kind, step, caplog):
+    limit = LIMITS[kind]
+    engine = Stepped(read_address(f"{valkey.url}?lease=0.3"))
+    limiters = [Limiter(limit, name=name, engine=engine) for _ in range(2)]
+    times, inside, most, done = [], [], [], threading.Event()
+
+    def work(limiter):
+        while not done.is_set():
+            with limiter:
+                inside.append(1)
+                times.append(time.monotonic())
+                most.append(len(inside))
+                time.sleep(0.002)
+                inside.pop()
+
+    threads = [threading.Thread(target=work, args=(limiters[i % 2],)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.6)
+    engine.offset = step
+    set_at = time.monotonic()
+    try:
+        wait_until(lambda: "nothing is granted" in caplog.text, "a quarantine", within=5)
+        before = len(times)
+        wait_until(lambda: len(times) >= before + 8, "grants again", within=5)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(10)
+        engine.close()
+    assert "the server's clock was set" in caplog.text
+    times.sort()
+    check(limit, times)
+    if kind == "concurrency":
+        assert max(most) <= 3
+    silence, began = longest_silence(times)
+    assert began > set_at - 0.3
+    assert silence < 2.5
+
+
+@pytest.mark.parametrize("on_loss", ["quarantine", "trust"])
+def test_who_never_saw_the_old_time_is_not_frozen_by_it(valkey, name, on_loss):
+    """All processes begin anew after a clock was set back: nobody remembers, but the ledger does."""
+    before = Stepped(read_address(f"{valkey.url}?lease=0.2"))
+    limiter = Limiter("20/s burst 1", name=name, engine=before)
+    limiter.acquire()
+    after = Stepped(read_address(f"{valkey.url}?lease=0.2"))
+    after.offset = -3600
+    fresh = Limiter("20/s burst 1", name=name, engine=after, on_ledger_loss=on_loss)
+    begin = time.monotonic()
+    for _ in range(3):
+        fresh.acquire(timeout=5)
+    assert time.monotonic() - begin < 2
+    for engine in (before, after):
+        engine.close()
+
+
+class Offset(Clock):
+    """A client's own clock, off by so many seconds, and fast by so many parts in a million."""
+
+    resolution = 1e-9
+    drift_ppm = 250.0
+
+    def __init__(self, offset, ppm):
+        self._offset, self._rate, self._begin = int(offset * 1e9), 1 + ppm / 1e6, time.monotonic_ns()
+
+    def now(self):
+        return self._begin + self._offset + int((time.monotonic_ns() - self._begin) * self._rate)
+
+    def sleep(self, seconds):
+        time.sleep(seconds / self._rate)
+
+
+@pytest.mark.parametrize("offsets", [(0, 0.1), (0, 3600), (3600, 0)], ids=str)
+@pytest.mark.parametrize("kind", ["window", "window-remote", "bucket", "spacing"])
+def test_clients_whose_clocks_differ(valkey, name, kind, offsets, caplog):
+    limit = LIMITS[kind]
+    limiters = [
+        Limiter(limit, name=name, engine=f"{valkey.url}?lease=0.5", clock=Offset(offset, ppm))
+        for offset, ppm in zip(offsets, (-200, 200), strict=True)
+    ]
+    times, end = [], time.monotonic() + 0.8
+
+    def work(limiter):
+        while time.monotonic() < end:
+            with limiter:
+                times.append(time.monotonic())
+
+    threads = [threading.Thread(target=work, args=(limiters[i % 2],)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    times.sort()
+    check(limit, times)
+    assert len(times) >= 8
+    assert "quarantine" not in caplog.text
+    assert "nothing is granted" not in caplog.text
+
+
+def test_a_calendar_quota_waits_for_its_reset_at_most(valkey, name):
+    limiter = Limiter(FixedWindow(5, per="second"), name=name, engine=valkey.url)
+    assert limiter.try_acquire()
+    valkey.client().flushall()
+    denied = limiter.try_acquire()
+    assert denied.reason == "quarantine"
+    assert denied.retry_after < 1.3
