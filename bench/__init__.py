@@ -4,6 +4,7 @@
 - `timing.py`: how it is measured: generated loops, sides that take turns, medians of ratios
 - `alone.py`: a probe in a process of its own
 - `calls.py`, `crowd.py`, `keys.py`: one caller, many threads on one limiter, a million keys
+- `redis.py`, `fleet.py`, `server.py`: a decision on Redis, many processes that wait there, the server for both
 - `peers.py`: the other libraries, call for call
 - `sections.py`: the list of all that is measured; a new section (another engine, another front end) is one line there
 - `report.py`, `page.py`, `chart.py`: the terminal, docs/benchmarks.md, docs/benchmarks.svg

@@ -39,6 +39,9 @@ METHOD = """\
   gets an empty log for each turn; one that expires keys in a thread starts it before its turn, and ends it before
   ours. ratelimit is a decorator: as an unkeyed call it counts net of calling the bare function, as a decorator it
   stands beside ours.
+- On Redis, all sides talk to one private Valkey on TCP loopback, without persistence; "raw INCR" is redis-py with
+  hiredis. A Window's decision is acquired and completed. Script calls are counted by the server itself. Uses are
+  audited in the workers, between grant and hand-back, on the monotonic clock that all processes of a machine share.
 
 ## Again, on your machine
 

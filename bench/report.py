@@ -19,6 +19,9 @@ FORMATS = {
     "x clock": "{:.2f}".format,
     "x": "{:.2f}".format,
     "x ours": "{:.1f}".format,
+    "x ideal": "{:.4f}".format,
+    "calls": "{:.2f}".format,
+    "count": "{:.0f}".format,
     "%": lambda share: f"{100 * share:.3g} %",
     "B": "{:.0f}".format,
     "keys": "{:.0f}".format,
@@ -66,7 +69,7 @@ class Line:
 
     @property
     def unit(self) -> str:
-        return "" if self.figure.unit in {"%", "B", "keys"} else self.figure.unit
+        return "" if self.figure.unit in {"%", "B", "count", "keys"} else self.figure.unit
 
     @property
     def ns(self) -> str:

@@ -1,14 +1,22 @@
 """All that `make bench` measures, in this order: peers last, because some of them start threads."""
 
-from bench import calls, crowd, keys, pacer, peers
+from bench import calls, crowd, keys, pacer, peers, redis
 from bench.figure import Section
 
-SECTIONS: tuple[Section, ...] = (calls.SECTION, crowd.SECTION, keys.SECTION, pacer.SECTION, peers.SECTION)
+SECTIONS: tuple[Section, ...] = (
+    calls.SECTION,
+    crowd.SECTION,
+    keys.SECTION,
+    redis.SECTION,
+    pacer.SECTION,
+    peers.SECTION,
+)
 
 GROUPS = {
     "unkeyed": "One decision",
     "keyed": "One decision for a key, 10,000 live keys",
     "decorator": "A decorated function",
     "async": "An awaited decision",
+    "redis": "One decision on Redis, one after another",
 }
 """What the groups of the comparisons are called, in the order of the page and of the chart."""

@@ -1,8 +1,9 @@
 """Waiting for a shared ledger, written once: what happens, without doing it.
 
-The flows of `headway.flows` ask a ledger in this process, which answers at once. Here the ledger is elsewhere, so that a
-question is an effect too. There are three ways to wait: to stand in the ledger's queue until one is called, to sleep until
-a slot that was promised, and to come back later because too many slots are promised already.
+The flows of `headway.flows` ask a ledger in this process, which answers at once. Here the ledger is elsewhere, so
+that a
+question is an effect too. There are three ways to wait: to stand in the ledger's queue until one is called, to sleep
+until a slot that was promised, and to come back later because too many slots are promised already.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ Errand = Generator[Say | Nap, int, None]
 def obtain(ask: Ask, deadline: int | None, again: Callable[[], Ask], found: list[Ask]) -> Errand:
     """From the ledger's first answer to `ask` until a permit may be spent, which is then `found`.
 
-    Raises `Late` when `deadline` comes first. Whatever ends it earlier (a cancellation, Ctrl-C) gives back what it has: a
-    place in the queue, or a slot.
+    Raises `Late` when `deadline` comes first. Whatever ends it earlier (a cancellation, Ctrl-C) gives back what it
+    has: a place in the queue, or a slot.
     """
     while True:
         try:
@@ -91,9 +92,10 @@ def sleep_to_slot(ask: Ask) -> Errand:
             while not ask.void and now < (slot := ask.slot + account.moved(ask)):
                 far = slot - sure
                 now = yield Nap(ask, slot if far <= now else far)
-                if ask.void or now < min(far, slot):
+                if ask.void or now < min(far, slot):  # type: ignore[redundant-expr] # a loss may come at any time
                     continue
-                # Nobody could look after us: is the promise still true? Or it was given too long ago to know the time by.
+                # Nobody could look after us: is the promise still true? Or it was given too long ago to know the time
+                # by.
                 if now - account.heard > min(spec.lease_ns, sure):
                     now = yield Say(Poll(account))
                 spec.refine(ask)

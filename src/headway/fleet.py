@@ -1,7 +1,7 @@
 """A limiter whose ledgers are elsewhere: the same verbs, for any number of processes and machines.
 
-`Limiter(..., engine="redis://...")` is one. The decision is made on the server, in one step and by its clock; here are the
-verbs, what happens when the server does not answer, and what the limiter has to know to ask.
+`Limiter(..., engine="redis://...")` is one. The decision is made on the server, in one step and by its clock; here
+are the verbs, what happens when the server does not answer, and what the limiter has to know to ask.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class FleetLimiter(Limiter):
     """A `Limiter` on a shared engine."""
 
     __slots__ = (
-        "_clock", "_closed", "_engine", "_held", "_leased", "_local", "_on_error", "_options", "_resolution_ns", "_share",
-        "_sleeping", "_spec",
+        "_clock", "_closed", "_engine", "_held", "_leased", "_local", "_on_error", "_options", "_share", "_sleeping",
+        "_spec",
     )  # fmt: skip
 
     def __init__(
@@ -79,8 +79,8 @@ class FleetLimiter(Limiter):
         clock: Any = None,
     ) -> None:
         self._options = {
-            "limit": limit, "name": name, "engine": engine, "remote": remote, "overrides": overrides, "timeout": timeout,
-            "max_waiting": max_waiting, "on_engine_error": on_engine_error, "engine_timeout": engine_timeout,
+            "limit": limit, "name": name, "engine": engine, "remote": remote, "overrides": overrides, "timeout":
+            timeout, "max_waiting": max_waiting, "on_engine_error": on_engine_error, "engine_timeout": engine_timeout,
             "local_share": local_share, "on_ledger_loss": on_ledger_loss, "max_quarantine": max_quarantine,
             "on_event": on_event, "clock": clock,
         }  # fmt: skip
@@ -92,11 +92,13 @@ class FleetLimiter(Limiter):
             raise InvalidArgument("on_engine_error", on_engine_error, "'closed', 'open' or 'local'")
         if on_ledger_loss not in LOSS_MODES:
             raise InvalidArgument("on_ledger_loss", on_ledger_loss, "'quarantine' or 'trust'")
-        if not isinstance(local_share, int | float) or not 0 < local_share <= 1:
+        if type(local_share) not in (int, float) or not 0 < local_share <= 1:
             raise InvalidArgument("local_share", local_share, "a share of the limit, above 0 and up to 1")
         timeout_engine = to_ns(engine_timeout)
         if timeout_engine is None or not 1_000_000 <= timeout_engine <= 3_600_000_000_000:
-            raise InvalidArgument("engine_timeout", engine_timeout, "seconds from 0.001 to 3600, or a timedelta")
+            raise InvalidArgument(
+                "engine_timeout", engine_timeout, "seconds from 0.001 to 3600, or a timedelta"
+            )
         quarantine_ns = None if max_quarantine is None else to_ns(max_quarantine)
         if max_quarantine is not None and (quarantine_ns is None or quarantine_ns < 0):
             raise InvalidArgument("max_quarantine", max_quarantine, "seconds from 0 up, or None for no cap")
@@ -104,7 +106,9 @@ class FleetLimiter(Limiter):
         self._clock = as_clock(clock)
         self._remote = _as_remote(remote)
         self._engine = open_engine(engine, timeout_engine / 1e9)
-        self._limits = {metric: self._at_distance(part) for metric, part in _metrics(limit, self._remote).items()}
+        self._limits = {
+            metric: self._at_distance(part) for metric, part in _metrics(limit, self._remote).items()
+        }
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
         self._on_error = on_engine_error
@@ -114,15 +118,15 @@ class FleetLimiter(Limiter):
         self._sleeping = 0
         timeout_ns = timeout_to_ns(timeout)
         rules = self._flat_rules(self._limits, self._clock)
-        names = [metric or None for metric, part in self._limits.items() for _ in self._rules_of(part, self._clock)]
+        names = [
+            metric or None for metric, part in self._limits.items() for _ in self._rules_of(part, self._clock)
+        ]
         self._check_overrides(overrides, self._clock)
         # A book of our own: it checks requests and counts, and decides nothing.
         book = Book(None, self._clock, False)
         book.name = name
         book.metrics = names
-        choosers = [self._chooser(i, [n or "" for n in names], self._clock) for i in range(len(rules))]
-        book.furnish(rules, choosers)
-        book.solo = False
+        self._furnish(book, rules)
         book.health = check_health
         book.on_block = warn_blocking
         book.limits = self._limits
@@ -146,12 +150,17 @@ class FleetLimiter(Limiter):
 
     # -- construction ------------------------------------------------------------------------------------
 
+    def _furnish(self, book: Book, rules: tuple[Rule, ...]) -> None:
+        names = [name or "" for name in book.metrics]
+        book.furnish(rules, [self._chooser(i, names, self._clock) for i in range(len(rules))])
+        book.solo = False
+
     def _note_kinds(self, rules: tuple[Rule, ...]) -> None:
         self._held = any(rule.held for rule in rules)
         self._leased = [i for i, rule in enumerate(rules) if isinstance(rule, ConcurrencyRule)]
 
     def _at_distance(self, limit: Limit) -> Limit:
-        """A limit as it has to be kept from afar: whoever sleeps until a slot of a `Spacing` may be late by a little."""
+        """A limit as it is kept from afar: whoever sleeps until a slot of a `Spacing` may be late by a little."""
         if not isinstance(limit, Spacing) or not limit.strict:
             return limit
         trip = self._engine.round_trip_ns()
@@ -175,10 +184,10 @@ class FleetLimiter(Limiter):
         slack = [rule.allowance * TICK for rule in rules if isinstance(rule, SpacingRule) and rule.strict]
         # A window's permit that is out comes back by itself when its transit is over.
         slack += [rule.transit * TICK for rule in rules if isinstance(rule, WindowRule) and rule.held]
-        allowed = min(slack + [self._engine.lease_ns])
+        allowed = min(self._engine.lease_ns, *slack) if slack else self._engine.lease_ns
         return int(allowed * (1 - self._engine.drift))
 
-    def _rules_of(self, limit: Limit, clock: Any) -> tuple[Rule, ...]:
+    def _rules_of(self, limit: Limit, clock: Any) -> tuple[Rule, ...]:  # noqa: ARG002 - the server's clock counts
         if limit not in self._rules:
             if len(self._rules) > 10_000:
                 self._rules.clear()
@@ -220,7 +229,9 @@ class FleetLimiter(Limiter):
         kind = HeldFleetPermit if self._held else FleetPermit
         return kind(self, ask, ask.account.key)
 
-    def _new_ask(self, account: Account, costs: tuple[int, ...], deadline: int | None, patient: bool = True) -> Ask:
+    def _new_ask(
+        self, account: Account, costs: tuple[int, ...], deadline: int | None, patient: bool = True
+    ) -> Ask:
         longest = NEVER if deadline is None else float(max(0, deadline - self._clock.now()) // TICK)
         return Ask(account, self._engine.new_ticket(), costs, patient, longest)
 
@@ -231,7 +242,8 @@ class FleetLimiter(Limiter):
         try:
             self._engine.lane(account).ask(ask)
         except EngineUnavailable as error:
-            return self._without_engine(error, "try_acquire", key, cost)  # type: ignore[return-value]
+            answer: Permit | Denied = self._without_engine(error, "try_acquire", key, cost)
+            return answer
         except BaseException:
             ask.withdraw()
             raise
@@ -247,7 +259,8 @@ class FleetLimiter(Limiter):
         try:
             await self._engine.task_lane(account, need_loop()).ask(ask)
         except EngineUnavailable as error:
-            return self._without_engine(error, "try_acquire", key, cost)  # type: ignore[return-value]
+            answer: Permit | Denied = self._without_engine(error, "try_acquire", key, cost)
+            return answer
         except BaseException:
             ask.withdraw()
             raise
@@ -299,11 +312,12 @@ class FleetLimiter(Limiter):
         try:
             self._engine.lane(account).ask(ask)
             if ask.verdict != GRANTED or ask.slot > ask.heard or self._too_late(ask):
-                ask = self._wait(ask, keys, costs, deadline)
+                ask = self._wait(ask, costs, deadline)
         except Late as late:
             raise self._refused(ask, key, cost, timeout, _why(late)) from None
         except EngineUnavailable as error:
-            return self._without_engine(error, "acquire", key, cost, timeout)
+            permit: Permit = self._without_engine(error, "acquire", key, cost, timeout)
+            return permit
         except BaseException:
             ask.withdraw()
             raise
@@ -316,12 +330,13 @@ class FleetLimiter(Limiter):
         try:
             await self._engine.task_lane(account, need_loop()).ask(ask)
             if ask.verdict != GRANTED or ask.slot > ask.heard or self._too_late(ask):
-                ask = await self._wait_async(ask, keys, costs, deadline)
+                ask = await self._wait_async(ask, costs, deadline)
         except Late as late:
             raise self._refused(ask, key, cost, timeout, _why(late)) from None
         except EngineUnavailable as error:
             answer = self._without_engine(error, "acquire_async", key, cost, timeout)
-            return await answer if hasattr(answer, "__await__") else answer  # type: ignore[misc]
+            permit: Permit = await answer if hasattr(answer, "__await__") else answer
+            return permit
         except BaseException:
             ask.withdraw()
             raise
@@ -357,7 +372,7 @@ class FleetLimiter(Limiter):
 
         return obtain(ask, deadline, again, found)
 
-    def _wait(self, ask: Ask, keys: Any, costs: tuple[int, ...], deadline: int | None) -> Ask:
+    def _wait(self, ask: Ask, costs: tuple[int, ...], deadline: int | None) -> Ask:
         found: list[Ask] = []
         self._begin_wait(ask)
         try:
@@ -367,7 +382,7 @@ class FleetLimiter(Limiter):
         self._check_open(found[0])
         return found[0]
 
-    async def _wait_async(self, ask: Ask, keys: Any, costs: tuple[int, ...], deadline: int | None) -> Ask:
+    async def _wait_async(self, ask: Ask, costs: tuple[int, ...], deadline: int | None) -> Ask:
         found: list[Ask] = []
         self._begin_wait(ask)
         try:
@@ -388,7 +403,9 @@ class FleetLimiter(Limiter):
     async def _sleep_async(self, ask: Ask) -> None:
         await talk.run_async(sleep_to_slot(ask), self._clock)
 
-    def _refused(self, ask: Ask, key: Key, cost: Cost, timeout: Timeout, reason: str = "timeout") -> RateLimited:
+    def _refused(
+        self, ask: Ask, key: Key, cost: Cost, timeout: Timeout, reason: str = "timeout"
+    ) -> RateLimited:
         self._book.denied += 1
         if self._listener is not None:
             self._listener.tell("denied", key, cost)
@@ -410,7 +427,9 @@ class FleetLimiter(Limiter):
 
     # -- without the engine ------------------------------------------------------------------------------
 
-    def _without_engine(self, error: EngineUnavailable, verb: str, key: Key, cost: Cost, timeout: Any = ...) -> Any:
+    def _without_engine(
+        self, error: EngineUnavailable, verb: str, key: Key, cost: Cost, timeout: Any = ...
+    ) -> Any:
         """What `on_engine_error` says."""
         if self._listener is not None:
             self._listener.tell("engine_error", key, cost)
@@ -427,7 +446,7 @@ class FleetLimiter(Limiter):
         """A share of the limit, kept in this process while the engine is away."""
         if self._local is None:
             share = {metric: part.share(self._share) for metric, part in self._limits.items()}
-            limit = share[""] if "" in share else share
+            limit: Any = share.get("", share)
             self._local = Limiter(limit, clock=self._options["clock"])
         return self._local
 
@@ -438,7 +457,8 @@ class FleetLimiter(Limiter):
         try:
             self._engine.lane(ask.account).ask(ask)
         except EngineUnavailable as error:
-            return self._without_engine(error, "reserve", key, cost)
+            permit: Permit = self._without_engine(error, "reserve", key, cost)
+            return permit
         except BaseException:
             ask.withdraw()
             raise
@@ -449,7 +469,8 @@ class FleetLimiter(Limiter):
         try:
             await self._engine.task_lane(ask.account, need_loop()).ask(ask)
         except EngineUnavailable as error:
-            return self._without_engine(error, "reserve", key, cost)
+            permit: Permit = self._without_engine(error, "reserve", key, cost)
+            return permit
         except BaseException:
             ask.withdraw()
             raise
@@ -534,7 +555,8 @@ class FleetLimiter(Limiter):
         names = [name for name, part in limits.items() for _ in self._rules_of(part, self._clock)]
         self._compare(self._book, rules, names)
         self._limits = self._book.limits = limits
-        self._book.adopt(rules)
+        # The book decides nothing here: it only has to know by which rules requests are checked.
+        self._furnish(self._book, rules)
         self._note_kinds(rules)
         self._spec.allowance_ns = self._allowance(rules)
         self._spec.declare(self._text(limits), rules)

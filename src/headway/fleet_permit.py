@@ -1,4 +1,5 @@
-"""A permit from a shared ledger: it knows where it came from, until when it may be spent, and tells the ledger how it ended.
+"""A permit from a shared ledger: it knows where it came from, until when it may be spent, and tells the ledger how it
+ended.
 
 Its end is posted and not waited for; if it is lost with its process, the lease or `max_transit` covers for it.
 """
@@ -22,7 +23,19 @@ if TYPE_CHECKING:
 class Lease:
     """Permits that the ledger takes back when their holder falls silent: the keeper speaks for who holds them."""
 
-    __slots__ = ("all", "ask", "cost", "dropped", "ended", "last_words", "lost", "mark", "renewing", "rule", "until")
+    __slots__ = (
+        "all",
+        "ask",
+        "cost",
+        "dropped",
+        "ended",
+        "last_words",
+        "lost",
+        "mark",
+        "renewing",
+        "rule",
+        "until",
+    )
 
     def __init__(self, ask: Ask, rule: int) -> None:
         self.ask = ask
@@ -113,9 +126,7 @@ class FleetPermit(Permit):
         self._book = limiter._book
         self._held = limiter._held
         if limiter._leased:
-            self._leases = [
-                Lease(ask, rule) for rule in limiter._leased if ask.costs[rule]
-            ]
+            self._leases = [Lease(ask, rule) for rule in limiter._leased if ask.costs[rule]]
             for lease in self._leases:
                 lease.all = self._leases
                 ask.account.leases[ask.ticket, lease.rule] = lease

@@ -34,7 +34,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 Limits = str | Limit | Mapping[str, str | Limit]
 _SHARED_NAMES = ("on_engine_error", "engine_timeout", "local_share", "on_ledger_loss", "max_quarantine")
-_SHARED_ONLY = ("closed", 0.25, 0.1, "quarantine", 60)
+_SHARED_ONLY: tuple[object, ...] = ("closed", 0.25, 0.1, "quarantine", 60)
 """What only means something on a shared engine, and its defaults."""
 
 Overrides = Mapping[str, Limits] | Callable[[str], Limits | None]
@@ -113,7 +113,7 @@ class Limiter(Desk):
         limit: Limits,
         *,
         name: str | None = None,
-        engine: Any = "memory://",
+        engine: Any = "memory://",  # noqa: ARG002 - `__new__` has looked at it
         remote: Remote | bool | None = None,
         overrides: Overrides | None = None,
         timeout: float | timedelta | None = None,
@@ -127,12 +127,18 @@ class Limiter(Desk):
         on_event: Callable[[Event], object] | None = None,
         clock: Clock | Any = None,
     ) -> None:
-        shared = (on_engine_error, engine_timeout, local_share, on_ledger_loss, max_quarantine)
+        shared: tuple[object, ...] = (
+            on_engine_error,
+            engine_timeout,
+            local_share,
+            on_ledger_loss,
+            max_quarantine,
+        )
         if shared != _SHARED_ONLY:
             raise InvalidArgument(
                 "options",
                 dict(zip(_SHARED_NAMES, shared, strict=True)),
-                "them with a shared engine, such as engine='redis://...': memory:// is always there, and forgets nothing",
+                "them with a shared engine, such as engine='redis://...': memory:// is always there, and remembers",
             )
         if start not in ("idle", "full"):
             raise InvalidArgument("start", start, "'idle' or 'full'")

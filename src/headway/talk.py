@@ -65,6 +65,6 @@ def _tell(errand: Errand, error: BaseException) -> None:
     """Let the errand know how it ended, unless it ended itself."""
     try:
         errand.throw(error)
-    except BaseException as raised:  # noqa: BLE001 - it raises what it was told, and that is raised again by who told it
+    except BaseException as raised:
         if raised is not error:
             raise

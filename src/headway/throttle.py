@@ -114,27 +114,28 @@ def throttle(
         if remote is not True:
             raise InvalidArgument("remote", remote, "it to the limiter itself: Limiter(..., remote=...)")
         limiter: Limiter | None = limit
+        limits: Any = None
     else:
-        limiter = None
+        limiter, limits = None, limit
     check_proof("answered", answered)
     check_proof("not_sent", not_sent)
-    if timeout is not ...:
-        timeout_to_ns(timeout)
-    asked = _checked(key, cost, settle)
+    asked = _checked(key, cost, settle, timeout)
 
     def bracket(limiter: Limiter) -> Bracket:
         if not callable(cost):
             limiter._costs(cost, limiter._book.metrics)
         return Bracket(limiter, asked, timeout, on_limit == "skip", answered, not_sent)
 
-    if limiter is None and (limiter_options.get("engine", "memory://") == "memory://" or "name" in limiter_options):
-        limiter = Limiter(limit, remote=remote, **limiter_options)
+    if limiter is None and (
+        limiter_options.get("engine", "memory://") == "memory://" or "name" in limiter_options
+    ):
+        limiter = Limiter(limits, remote=remote, **limiter_options)
     if limiter is not None:
         return functools.partial(_decorate, bracket(limiter))
 
     # On a shared engine every process has to name the same ledger: by default the function's own.
     def decorate(function: Any) -> Any:
-        own = Limiter(limit, remote=remote, name=_name_of(function), **limiter_options)
+        own = Limiter(limits, remote=remote, name=_name_of(function), **limiter_options)
         return _decorate(bracket(own), function)
 
     return decorate
@@ -149,7 +150,9 @@ def _name_of(function: Any) -> str:
     return f"{module}:{name}"
 
 
-def _checked(key: Any, cost: Any, settle: Any) -> tuple[Any, Any, Any]:
+def _checked(key: Any, cost: Any, settle: Any, timeout: Any) -> tuple[Any, Any, Any]:
+    if timeout is not ...:
+        timeout_to_ns(timeout)
     if key is not None and not callable(key) and not isinstance(key, str):
         raise InvalidArgument("key", key, "a str, or a function of the call's arguments")
     if settle is not None and not callable(settle):

@@ -20,7 +20,8 @@ def test_ctrl_c_at_any_moment_loses_nothing(ctrl_c, limit):
         permit = None
         try:
             ctrl_c(dice.uniform(0.00002, 0.001))
-            # An interrupt that comes inside a finalizer is lost, as Python has it: then nothing ends this but the clock.
+            # An interrupt that comes inside a finalizer is lost, as Python has it: then nothing ends this but the
+            # clock.
             until = time.monotonic() + 1
             while time.monotonic() < until:
                 permit = limiter.acquire()

@@ -152,7 +152,9 @@ def most_in_any(window, times):
 
 def longest_silence(times):
     """The longest time without any use, in seconds, and when it began."""
-    return max(((later - earlier, earlier) for earlier, later in itertools.pairwise(times)), default=(0.0, 0.0))
+    return max(
+        ((later - earlier, earlier) for earlier, later in itertools.pairwise(times)), default=(0.0, 0.0)
+    )
 
 
 def wait_until(holds, what, *, within=PATIENCE, every=0.02):

@@ -35,11 +35,11 @@ import threading
 import time
 from pathlib import Path
 
+import redis
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
-import redis
 from conftest import find_program
 
 HOST = "127.0.0.1"
@@ -572,8 +572,8 @@ class Proxy:
             client[1].transport.abort()
 
     async def _wind_up(self):
-        # A client may have been accepted in the very turn in which we stopped listening: a task that is cancelled before
-        # it has begun does not clean up.
+        # A client may have been accepted in the very turn in which we stopped listening: a task that is cancelled
+        # before it has begun does not clean up.
         await asyncio.sleep(0.01)
         for line in list(self._lines):
             line.cut()

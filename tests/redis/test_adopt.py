@@ -59,6 +59,8 @@ class World:
         for limiter in self.limiters:
             limiter.close()
         self.engine.close()
+        # Or it might miss, in the next test's empty server, what was reserved in this one.
+        eventually(lambda: self.engine.keeper._thread is None, "the end of the keeper")
 
 
 @pytest.fixture
@@ -223,6 +225,7 @@ def test_slots_of_a_spacing_stay_apart(world) -> None:
 def test_fewer_at_a_time_than_are_out(world) -> None:
     limiter = world.limiter("5 concurrent")
     held = [limiter.try_acquire() for _ in range(5)]
+    world.move(0.001)  # as it does: a lease that is renewed is noted under a time that was nobody's
     limiter.retarget("2 concurrent")
     for left in (4, 3, 2):
         assert not limiter.try_acquire()
@@ -244,7 +247,6 @@ def test_a_calendar_quota_goes_on_in_the_period_of_the_new_one(world) -> None:
     assert world.drain(limiter) == 12
 
 
-@pytest.mark.xfail(reason="FleetLimiter.retarget: its book adopts rules in ticks at a time in nanoseconds")
 def test_a_calendar_quota_can_be_changed(world) -> None:
     limiter = world.limiter("10/day aligned")
     assert world.drain(limiter) == 10
@@ -252,7 +254,6 @@ def test_a_calendar_quota_can_be_changed(world) -> None:
     assert world.drain(limiter) == 2
 
 
-@pytest.mark.xfail(reason="book.lua: takes the edges of whoever asks, also those of another calendar")
 def test_an_older_version_goes_by_the_calendar_of_the_newer(world) -> None:
     old = world.limiter("10/hour aligned")
     assert world.drain(old) == 10

@@ -6,12 +6,12 @@ import gc
 import weakref
 
 import pytest
+import redis
 import redis.asyncio
 import redis.sentinel
 from tests.redis.checks import TIMEOUT, check_verbs
 from tests.redis.servers import HOST
 
-import redis
 from headway import Limiter, redis_engine
 from headway.engines.redis import open_engine
 from headway.errors import InvalidArgument

@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 
 import pytest
+import redis
 from tests.redis.servers import eventually, program_path
 
-import redis
 from conftest import needs_program
 from headway.engines.redis.embedded import Tenancy
 from headway.errors import EngineUnavailable, InvalidArgument

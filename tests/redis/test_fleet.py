@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from tests.redis.servers import eventually
 
 import headway
 from headway import AllOf, Bucket, Concurrency, FixedWindow, Limiter, RateLimited, Remote, Spacing, Window
@@ -163,7 +164,7 @@ def test_a_wait_that_cannot_end_in_time_fails_at_once_or_at_its_deadline(server,
     assert time.monotonic() - begin < 2
     assert caught.value.reason == "timeout"
     assert caught.value.timeout == 0.2
-    assert limiter.peek().waiting == 0
+    eventually(lambda: limiter.peek().waiting == 0, "a place given back")
     permit.cancel()
 
 
@@ -348,3 +349,17 @@ def test_what_makes_no_sense_is_refused(server, name):
         Limiter("1000000007/s burst 10000000", name=name, engine=server.url)
     with pytest.raises(headway.HeadwayError, match="twice the round trip"):
         Limiter(Spacing(1, expire_after="1ns"), name=name, engine=server.url)
+
+
+def test_a_permit_that_comes_back_in_time_is_waited_for(server, name):
+    """Nobody knows when a permit that is out comes back: who has a second to wait does not give up at once."""
+    limiter = Limiter("1 concurrent", name=name, engine=server.url)
+    held = limiter.acquire()
+    threading.Timer(0.1, held.complete).start()
+    limiter.acquire(timeout=2).complete()
+    held = limiter.acquire()
+    begin = time.monotonic()
+    with pytest.raises(RateLimited):
+        limiter.acquire(timeout=0.2)
+    assert 0.2 <= time.monotonic() - begin < 2
+    held.complete()

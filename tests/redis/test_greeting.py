@@ -8,10 +8,10 @@ import sys
 import time
 
 import pytest
+import redis
 from tests.redis.checks import check_verbs
 from tests.redis.servers import HOST, free_port
 
-import redis
 from headway import Limiter
 from headway.engines.redis import open_engine
 from headway.engines.redis.greeting import greeting

@@ -9,10 +9,10 @@ import threading
 import time
 
 import pytest
+import redis
 from tests.redis.checks import TIMEOUT, check_verbs
 from tests.redis.servers import eventually
 
-import redis
 from headway import Limiter
 from headway.errors import EngineUnavailable
 

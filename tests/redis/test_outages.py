@@ -65,7 +65,11 @@ def test_every_verb_ends_in_time(stopped, make_proxy, name, mode):
     events = []
     proxy = make_proxy(stopped)
     limiter = Limiter(
-        "100/s burst 10", name=name, engine=proxy.url, engine_timeout=TIMEOUT, on_event=lambda event: events.append(event.kind)
+        "100/s burst 10",
+        name=name,
+        engine=proxy.url,
+        engine_timeout=TIMEOUT,
+        on_event=lambda event: events.append(event.kind),
     )
     permits = [limiter.acquire() for _ in range(4)]
     asyncio.run(limiter.acquire_async())
@@ -103,9 +107,16 @@ def test_every_verb_ends_in_time(stopped, make_proxy, name, mode):
 
 
 def test_open_lets_pass_and_local_a_share(stopped, name):
-    free = Limiter("10/minute", name=f"{name}o", engine=stopped.url, engine_timeout=TIMEOUT, on_engine_error="open")
+    free = Limiter(
+        "10/minute", name=f"{name}o", engine=stopped.url, engine_timeout=TIMEOUT, on_engine_error="open"
+    )
     share = Limiter(
-        "100/minute", name=f"{name}l", engine=stopped.url, engine_timeout=TIMEOUT, on_engine_error="local", local_share=0.05
+        "100/minute",
+        name=f"{name}l",
+        engine=stopped.url,
+        engine_timeout=TIMEOUT,
+        on_engine_error="local",
+        local_share=0.05,
     )
     assert free.try_acquire()
     assert share.try_acquire()
@@ -185,7 +196,9 @@ def test_more_threads_than_travel_in_one_command(valkey, name):
     assert limiter.stats().granted == 400
 
 
-@pytest.mark.parametrize("limit", ["1 concurrent", Window(1, per=0.2, remote=Remote(max_transit=30))], ids=["c", "w"])
+@pytest.mark.parametrize(
+    "limit", ["1 concurrent", Window(1, per=0.2, remote=Remote(max_transit=30))], ids=["c", "w"]
+)
 def test_waiters_in_the_queue_hear_of_an_outage(stopped, name, limit):
     lease = 0.5
     limiter = Limiter(limit, name=name, engine=f"{stopped.url}?lease={lease}", engine_timeout=TIMEOUT)

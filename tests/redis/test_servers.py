@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+import redis
 from tests.redis import servers
 from tests.redis.servers import HOST, Cluster, Proxy, Sentinels, Server, eventually, free_port
 
-import redis
 from conftest import TESTS, needs_program
 
 pytestmark = pytest.mark.slow

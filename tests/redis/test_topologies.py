@@ -191,7 +191,7 @@ def test_a_forked_child_has_connections_of_its_own(request, topology, connect):
         try:
             check_wake(engine)
             asyncio.run(check_wake_async(engine))
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - a child must never run the rest of pytest
             traceback.print_exc()
             os._exit(1)
         os._exit(0)

@@ -1,12 +1,12 @@
 """Where an address leads, without going there."""
 
+import redis
 import redis.asyncio
 import redis.sentinel
 
-import redis
 from headway.engines.redis.address import read_address
 from headway.engines.redis.clients import ways_of
-from headway.engines.redis.ways import ways_to
+from headway.engines.redis.ways import SentinelWay, ways_to
 
 
 def ways(uri):
@@ -72,6 +72,7 @@ def test_clients():
         [("a", 1), ("b", 2)], sentinel_kwargs={"password": "other"}, password="secret"
     )
     kind, (way,) = ways_of(watch.master_for("main"))
+    assert isinstance(way, SentinelWay)
     assert (kind, way.service, way.sync) == ("sentinel", "main", redis.Connection)
     assert way.options["password"] == "secret"
     assert [one.options["password"] for one in way.sentinels] == ["other", "other"]

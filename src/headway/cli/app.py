@@ -11,8 +11,10 @@ import typer
 from headway import compiled
 from headway.cli.demo import demo
 from headway.cli.explain import explain
+from headway.cli.inspect import inspect, reset
 from headway.cli.lab import app as lab
 from headway.cli.pace import pace, plot
+from headway.cli.top import top
 
 app = typer.Typer(
     name="headway",
@@ -24,6 +26,9 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(explain)
 app.command()(pace)
+app.command()(top)
+app.command()(inspect)
+app.command()(reset)
 lab.command(name="pacer")(plot)
 app.add_typer(lab, name="lab")
 

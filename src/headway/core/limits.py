@@ -218,7 +218,9 @@ class Spacing(Limit):
         return 1
 
     def share(self, part: float) -> Limit:
-        return Spacing(f"{int(self.interval_ns / part)}ns", max_reserved=self.max_reserved, strict=self.strict)
+        return Spacing(
+            f"{int(self.interval_ns / part)}ns", max_reserved=self.max_reserved, strict=self.strict
+        )
 
     def _options(self) -> str:
         options = "" if self.max_reserved == 100 else f", max_reserved={self.max_reserved}"

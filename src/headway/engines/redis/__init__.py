@@ -16,7 +16,6 @@ from typing import Any
 
 try:
     import hiredis  # noqa: F401
-
     import redis  # noqa: F401
 except ImportError as missing:
     raise ImportError("a shared engine needs redis-py: pip install 'headway[redis]'") from missing

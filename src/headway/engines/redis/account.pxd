@@ -66,12 +66,12 @@ cdef class Talk:
     cdef public Account account
     cdef public list batch
     cdef public bytes epoch, heard_epoch, ident, stream
-    cdef public long long first, number, received, sent, timeout_ns
+    cdef public long long first, number, received, sent, since, timeout_ns
     cdef public double lives, now, pause, quarantine, seq, shift, status, waiting
 
     cpdef bytes open(self, bytes prelude=*)
 
-    @cython.locals(account=Account, said=tuple, position=cython.Py_ssize_t)
+    @cython.locals(account=Account, anchor=Anchor, said=tuple, position=cython.Py_ssize_t)
     cpdef bint settle(self, reply) except -1
 
     cdef read(self, bytes reply)

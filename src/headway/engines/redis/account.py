@@ -1,7 +1,8 @@
 """A client's side of a ledger: what it knows of it, what it wants of it, and how the two talk.
 
 The server decides; the client remembers just enough to notice when the server has *forgotten*. With every answer comes
-the epoch of the ledger (a name it got when it was created), its sequence number and how long it will live. While it must
+the epoch of the ledger (a name it got when it was created), its sequence number and how long it will live. While it
+must
 still be there, the client says which epoch and number it expects, and in which interval the server's clock must be by
 its own monotonic clock. What does not fit is refused by the script before anything is granted, and is dealt with here:
 
@@ -112,11 +113,10 @@ class Account:
         # Until then, on our clock, the ledger must be there; and when it was heard of last.
         self.expires = 0
         self.heard = 0
+        # Who answered last.
+        self.ident = b""
         # The sum of all by which promised slots were moved.
         self.shift = 0.0
-        # Who answered last, and how many stood in the ledger's queue then.
-        self.ident = b""
-        self.waiting = 0.0
         self.begin()
         self.renew(rules)
 
@@ -129,6 +129,8 @@ class Account:
         self.leases: dict[Any, Any] = {}
         self.visited = 0
         self.ends: deque[Request] = deque()
+        # How many stood in its queue when it was heard of last.
+        self.waiting = 0.0
 
     def renew(self, rules: tuple[Any, ...]) -> None:
         """Go by these rules from now on."""
@@ -150,7 +152,9 @@ class Account:
 
     def records(self, now: int) -> bytes:
         """The rules as the script reads them; of a calendar quota they are another every day."""
-        return b"".join(words.record_of(rule, at, now) for rule, at in zip(self.rules, self.whereabouts(), strict=True))
+        return b"".join(
+            words.record_of(rule, at, now) for rule, at in zip(self.rules, self.whereabouts(), strict=True)
+        )
 
     def whereabouts(self) -> list[int]:
         """Which of the keys each rule's ledger is in, counted from 1; with metrics, the first one is the root."""
@@ -170,11 +174,27 @@ class Account:
         seq = self.seq if known else 0.0
         if cython.compiled:
             head = pack_header(  # type: ignore[name-defined] # noqa: F821 - in account.pxd
-                spec.engine.fixed_time, low, high, talk.number, seq, spec.lease, spec.generation, self.width, spec.sharded
+                spec.engine.fixed_time,
+                low,
+                high,
+                talk.number,
+                seq,
+                spec.lease,
+                spec.generation,
+                self.width,
+                spec.sharded,
             )
         else:
             head = HEADER.pack(
-                spec.engine.fixed_time, low, high, talk.number, seq, spec.lease, spec.generation, self.width, spec.sharded
+                spec.engine.fixed_time,
+                low,
+                high,
+                talk.number,
+                seq,
+                spec.lease,
+                spec.generation,
+                self.width,
+                spec.sharded,
             )
         epoch = talk.epoch or (self.epoch if known else b"")
         # Nearly always the same as last time: only the numbers and the commands are news.
@@ -196,17 +216,16 @@ class Account:
         """Remember how the ledger stands."""
         if talk.heard_epoch != self.epoch:
             if self.epoch:
-                if talk.sent < self.heard:
+                if talk.since < self.heard:
                     return  # an answer from before the loss that comes late
                 self.forget_promises()
             self.epoch = talk.heard_epoch
             self.seq = talk.seq
         elif talk.seq > self.seq:
             self.seq = talk.seq
-        self.heard = talk.sent
-        self.ident = talk.ident
+        self.heard = talk.since
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
-        self.expires = talk.sent + int(talk.lives * 0.998) * TICK - 1_000_000
+        self.expires = talk.since + int(talk.lives * 0.998) * TICK - 1_000_000
         self.waiting = talk.waiting
         if talk.shift != self.shift:
             self.shift = talk.shift
@@ -232,7 +251,8 @@ class Account:
 
     def moved(self, ask: Ask) -> int:
         """By how much a slot was moved since it was promised, in nanoseconds."""
-        return self.spec.stretched(self.shift - ask.shift) if self.shift > ask.shift else int((self.shift - ask.shift) * TICK)
+        by = self.shift - ask.shift
+        return self.spec.stretched(by) if by > 0 else int(by * TICK)
 
     def take_ends(self) -> list[Request]:
         """The ends that wait for a question to travel with; those of a ledger that is no more are nobody's."""
@@ -255,8 +275,8 @@ class Talk:
     """One round trip: a batch of requests on its way, with its number in a stream."""
 
     __slots__ = (
-        "account", "batch", "epoch", "first", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine", "received",
-        "sent", "seq", "shift", "status", "stream", "timeout_ns", "waiting",
+        "account", "batch", "epoch", "first", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine",
+        "received", "sent", "seq", "shift", "since", "status", "stream", "timeout_ns", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -275,11 +295,16 @@ class Talk:
         self.number = number
         self.ident = ident
         self.timeout_ns = timeout_ns
-        # The epoch in which it makes sense; empty: any.
-        self.epoch = b""
-        self.sent = self.received = 0
         # When it was sent before; an answer may be from then. 0: never.
         self.first = first
+        # The epoch in which it makes sense; empty: any.
+        self.epoch = b""
+        self.sent = self.received = self.since = 0
+        # What the answer says.
+        self.heard_epoch = b""
+        self.status = self.now = self.seq = self.lives = self.quarantine = self.pause = self.shift = (
+            self.waiting
+        ) = 0.0
 
     def open(self, prelude: bytes | None = None) -> bytes:
         """What to send."""
@@ -297,13 +322,15 @@ class Talk:
         self.read(reply)
         if self.status != OK:
             return False
-        # A new one each time: other threads read it.
         if not self.first:
+            self.since = self.sent
+            # A new one each time: other threads read it.
             spec.anchors[self.ident] = Anchor(self.now, self.sent, self.received)
         else:
-            self.sent = self.first
+            self.since = self.first
             if self.ident not in spec.anchors:
-                spec.anchors[self.ident] = Anchor(self.now, self.sent, self.received)
+                spec.anchors[self.ident] = Anchor(self.now, self.first, self.received)
+        account.ident = self.ident
         account.hear(self)
         if cython.compiled:
             said = numbers_from(reply, HEAD_SIZE)  # type: ignore[name-defined] # noqa: F821 - in account.pxd
@@ -332,7 +359,7 @@ class Talk:
                 self.heard_epoch,
             ) = HEAD.unpack_from(reply)  # fmt: skip
 
-    def converse(self, reply: Any) -> Flow:
+    def converse(self, reply: Any) -> Flow:  # noqa: C901 - one branch for each answer there is
         """Clear up what the first answer was about, until the batch has been heard; raises what cannot be helped."""
         account = self.account
         spec = account.spec
@@ -358,7 +385,9 @@ class Talk:
                 text = existing.decode() if isinstance(existing, bytes) else "another kind of limit"
                 raise LimitMismatch(spec.name, text, spec.text.decode())
             elif self.status == words.VERSION:
-                raise LimitMismatch(spec.name, f"format {self.lives:.0f}", "format 1 of this version of headway")
+                raise LimitMismatch(
+                    spec.name, f"format {self.lives:.0f}", "format 1 of this version of headway"
+                )
             elif self.status != words.CLOCK or self.lives or not self.plausible():
                 prelude = yield from self.judge()
             reply = yield self.open(prelude)
@@ -395,7 +424,9 @@ class Talk:
             spec.name,
             WHY[int(self.status)],
             ticks / 1e6,
-            ", then it is trusted (max_quarantine), so a longer window may see more than its limit" if capped else "",
+            ", then it is trusted (max_quarantine), so a longer window may see more than its limit"
+            if capped
+            else "",
         )
         spec.tell("quarantine", account, ticks / 1e6)
         return numbers(words.QUARANTINE, ticks)
@@ -410,4 +441,6 @@ def complete_file() -> Generator[bytes, Any, bool]:
         return False
     alone = b"role:master" in role and b"second_repl_offset:-1" in role
     values = list(always.values()) if isinstance(always, dict) else always
-    return alone and b"aof_enabled:1" in persistence and any(value in (b"always", "always") for value in values)
+    return (
+        alone and b"aof_enabled:1" in persistence and any(value in (b"always", "always") for value in values)
+    )

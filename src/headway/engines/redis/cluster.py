@@ -77,6 +77,11 @@ class ClusterEngine(Engine):
         guide = self._guide[0]
         return [guide, *[node for node in list(self._nodes.values()) if node is not guide]]
 
+    def primaries(self) -> list[Place]:
+        """The nodes that have the ledgers, for who wants to see all of them; reads the map first, and blocks for it."""
+        self._read_map()
+        return list(dict.fromkeys(node for node in self._slots if node is not None)) or self.places()
+
     def moved(self, account: Account, error: Exception) -> Place | None:
         what, *rest = str(error).split()
         if what in ("MOVED", "ASK") and len(rest) >= 2:
@@ -224,7 +229,12 @@ class AskingWire(Wire):
     def __init__(self, wire: Wire) -> None:
         # Not made anew: the same connection in another manner.
         self.wire = wire
-        self.connection, self.socket, self.reader, self.ident = wire.connection, wire.socket, wire.reader, wire.ident
+        self.connection, self.socket, self.reader, self.ident = (
+            wire.connection,
+            wire.socket,
+            wire.reader,
+            wire.ident,
+        )
 
     def ask(self, payload: bytes) -> Any:
         self.socket.sendall(ASKING + payload)

@@ -253,7 +253,9 @@ class Engine:
                 return
         spec = ask.account.spec
         at = spec.clock.now()
-        ask.called(call.slot - call.now, call.marks, call.epoch, spec.local_time(ask.account, call.now, at), at)
+        ask.called(
+            call.slot - call.now, call.marks, call.epoch, spec.local_time(ask.account, call.now, at), at
+        )
 
     def look_after(self, account: Account) -> None:
         """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""

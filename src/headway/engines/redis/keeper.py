@@ -1,6 +1,7 @@
 """What has to happen while nobody asks: signs of life, messages, letters that could not be written.
 
-Two threads of a process look after an engine, from the first moment somebody has to wait or holds something under a lease,
+Two threads of a process look after an engine, from the first moment somebody has to wait or holds something under a
+lease,
 until nothing is left to look after. The *keeper* visits every account in which somebody stands, sleeps or holds, three
 times in a lease: it renews leases, asks after those who stand (a message may have been lost) and learns of pauses and
 losses. The *listener* has the one subscription of the process and calls those whose turn has come.
@@ -96,7 +97,7 @@ class Keeper:
         """Make sure that messages are heard; the first one waits until the server has confirmed it."""
         if self._listener is None:
             with self._lock:
-                if self._listener is None and not self.stopped:
+                if self._listener is None and not self.stopped:  # type: ignore[redundant-expr] # by another thread
                     self._listener = threading.Thread(target=self._hear, name="headway listener", daemon=True)
                     self._listener.start()
 
@@ -109,10 +110,9 @@ class Keeper:
         idle = alert = after = 0
         step = self.engine.lease_ns / 3e9
         while True:
-            quick = self._letters()
             alert = alert - 1 if not self.engine.deferred else ALERT
             self._resting = alert <= 0
-            self._wake.wait(SOON if alert > 0 else 0.02 if quick else step)
+            self._wake.wait(SOON if alert > 0 else 0.02 if self._letters() else step)
             self._wake.clear()
             self._resting = False
             for account in list(self.engine.deferred):
@@ -151,8 +151,8 @@ class Keeper:
             except TROUBLE as error:
                 self.engine.complain(error)
                 return
-            except Exception as error:
-                log.debug("the keeper of %s could not clear up: %s", self.engine.address, error)
+            except (HeadwayError, *TROUBLE, RuntimeError, ValueError) as error:
+                log.warning("the keeper of %s could not clear up: %s", self.engine.address, error)
             self.doubts.popleft()
 
     def _run_errands(self) -> None:
@@ -185,8 +185,8 @@ class Keeper:
                 silent.add(place)
                 self.engine.complain(error)
         for account in accounts:
-            # Nobody has heard of the ledger for so long that it may have given up those who stand in its queue. They ask
-            # again, and hear that it does not answer.
+            # Nobody has heard of the ledger for so long that it may have given up those who stand in its queue. They
+            # ask again, and hear that it does not answer.
             if account.standing and account.spec.clock.now() - account.heard > account.spec.lease_ns:
                 for ask in list(account.standing.values()):
                     ask.void = True
@@ -200,7 +200,8 @@ class Keeper:
         signs = []
         for place, lease in list(account.leases.items()):
             if lease.dropped:
-                # Its permit was dropped by a holder that lives: that is known here, so nobody needs to wait for the end.
+                # Its permit was dropped by a holder that lives: that is known here, so nobody needs to wait for the
+                # end.
                 account.leases.pop(place, None)
                 lease.end_dropped()
             elif lease.begin_renewal():
@@ -232,7 +233,7 @@ class Keeper:
                             self._message(message)
             except (HeadwayError, *TROUBLE) as error:
                 if self.stopped:
-                    return
+                    return  # type: ignore[unreachable] # stopped by another thread
                 engine.complain(error)
                 self._wake_event_wait(0.2)
             except Exception:

@@ -1,13 +1,14 @@
 """Combining: whoever wants something of a ledger while a command is on its way travels with the next one.
 
-A lane is one stream of numbered commands from this process to one account's ledger; there is one for threads and one for
+A lane is one stream of numbered commands from this process to one account's ledger; there is one for threads and one
+for
 each event loop. At most one command of a lane is under way, which is what makes numbers enough to apply each once. The
 first to come sends its own request and whatever has gathered; when the answer is there, one of those who came meanwhile
 sends all of theirs. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions.
 
 A command whose answer was lost is sent again with its number, and the script gives its old answer. When the time is up
-before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the lane
-goes on as another stream, and the keeper finds out later what was granted to nobody (`Doubt`) and gives it back.
+before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the
+lane goes on as another stream, and the keeper finds out later what was granted to nobody (`Doubt`) and gives it back.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections import deque
 
 from headway.clock import SYSTEM
 from headway.engines.redis.account import Account, Talk
-from headway.engines.redis.requests import NOTHING, Echo, End, Request
-from headway.engines.redis.wires import TROUBLE, LoopEnded, Overdue, TaskWire, Wire
+from headway.engines.redis.requests import NOTHING, Echo, Request
+from headway.engines.redis.wires import TROUBLE, LoopEnded, TaskWire, Wire
 from headway.errors import EngineUnavailable
 
 MOST = 256
@@ -79,7 +80,9 @@ class Doubt:
 
     __slots__ = ("account", "batch", "first", "number", "stream")
 
-    def __init__(self, account: Account, batch: list[Request], stream: bytes, number: int, first: int) -> None:
+    def __init__(
+        self, account: Account, batch: list[Request], stream: bytes, number: int, first: int
+    ) -> None:
         self.account = account
         self.batch = batch
         self.stream = stream
@@ -87,27 +90,28 @@ class Doubt:
         self.first = first
 
     def settle(self) -> None:
-        """Say something of no consequence under its number, and whatever ended: the script answers with the command's own
-        answer if it was applied; if it was not, it never will be, and what ended has been said now."""
+        """Say something of no consequence under its number: the script answers with the command's own answer if it was
+        applied; if it was not, it never will be."""
         account = self.account
         place = account.spec.engine.place_of(account)
         wire = place.take(0)
         try:
-            ends = [request for request in self.batch if type(request) is End and request.epoch == account.epoch]
-            said: list[Request] = [*ends, Echo(account, [request for request in self.batch if type(request) is not End])]
-            talk = Talk(account, said, self.stream, self.number, wire.ident, account.spec.timeout_ns, self.first)
-            reply = wire.ask(talk.open())
-            if not talk.settle(reply):
-                flow = talk.converse(reply)
+            question = Echo(account, self.batch)
+            talk = Talk(
+                account, [question], self.stream, self.number, wire.ident, account.spec.timeout_ns, self.first
+            )
+            answer = wire.ask(talk.open())
+            if not talk.settle(answer):
+                flow = talk.converse(answer)
                 payload = next(flow)
                 while True:
                     payload = flow.send(wire.ask(payload))
+            place.put_back(wire)
         except StopIteration:
-            pass
+            place.put_back(wire)
         except BaseException:
             wire.close()
             raise
-        place.put_back(wire)
 
 
 class ThreadLane(Lane):
@@ -174,18 +178,18 @@ class ThreadLane(Lane):
                 talk = self.talk(batch, wire.ident)
                 payload = talk.open()
                 if self.first:
-                    wire.limit((deadline - talk.sent) / 1e9)
+                    wire.limit(deadline - clock.now())
                 else:
                     self.first = talk.sent
-                reply = wire.ask(payload)
-                if talk.settle(reply):
+                answer = wire.ask(payload)
+                if talk.settle(answer):
                     place.put_back(wire)
                     return
-                flow = talk.converse(reply)
+                flow = talk.converse(answer)
                 payload = next(flow)
                 while True:
                     # It takes more than one question, and all of them have the time of one.
-                    wire.limit((deadline - clock.now()) / 1e9)
+                    wire.limit(deadline - clock.now())
                     payload = flow.send(wire.ask(payload))
             except StopIteration:
                 place.put_back(wire)
@@ -193,7 +197,7 @@ class ThreadLane(Lane):
             except TROUBLE as error:
                 if wire is not None:
                     wire.close()
-                if not place.again(error) or clock.now() >= deadline:
+                if clock.now() >= deadline or not place.again(error):
                     self.fail(batch, self.unavailable(error))
                     return
                 place = self.engine.place_of(self.account)
@@ -232,7 +236,11 @@ class TaskLane(Lane):
                 if request in self.queue:
                     self.queue.remove(request)
                 request.orphan = True
-                if request.waiter.done() and not request.waiter.cancelled() and request.waiter.result() is LEAD:
+                if (
+                    request.waiter.done()
+                    and not request.waiter.cancelled()
+                    and request.waiter.result() is LEAD
+                ):
                     self._pass_on()
                 raise
             if leads is not LEAD:
@@ -250,19 +258,12 @@ class TaskLane(Lane):
         finally:
             for other in reversed(batch):
                 if not other.done and other is not request:
-                    self._keep(other)
+                    self.queue.appendleft(other)
                 elif other.waiter is not None and not other.waiter.done():
                     other.waiter.set_result(None)
             self._pass_on()
         if request.error is not None:
             raise request.error
-
-    def _keep(self, request: Request) -> None:
-        """It has not been sent, as the task that was about to do it was cancelled."""
-        if request.waiter is not None:
-            self.queue.appendleft(request)
-        else:
-            request.unheard()
 
     def _pass_on(self) -> None:
         """Let the next one send what has gathered."""
@@ -320,8 +321,7 @@ class TaskLane(Lane):
             except TROUBLE as error:
                 if wire is not None:
                     place.drop_wire(loop, wire)
-                again = place.again(error) or isinstance(error, Overdue)
-                if not again or isinstance(error, LoopEnded) or loop.time() >= deadline:
+                if loop.time() >= deadline or isinstance(error, LoopEnded) or not place.again(error):
                     self.fail(batch, self.unavailable(error))
                     break
                 place = self.engine.place_of(self.account)
@@ -339,4 +339,3 @@ class TaskLane(Lane):
                 cancelled = error
         if cancelled is not None:
             raise cancelled
-

@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.wires import TROUBLE, PostWire, TaskWire, Wire
+from headway.engines.redis.wires import TROUBLE, PostWire, TaskWire, Wire, let_kernel_wait
 
 if TYPE_CHECKING:
     from headway.engines.redis.engine import Engine
@@ -88,14 +88,14 @@ class Place:
     def put_back(self, wire: Wire | None) -> None:
         if wire is not None:
             if wire.hurried:
-                wire.limit(self.engine.timeout)
                 wire.hurried = False
+                let_kernel_wait(wire.socket, self.engine.timeout)
             self._idle.append(wire)
 
     def again(self, error: BaseException) -> bool:
         """Whether it may help to ask again at once."""
         self.renounce(error)
-        if isinstance(error, Unreachable) or is_timeout(error):
+        if is_timeout(error) or (isinstance(error, Unreachable) and not was_cut(error)):
             return self.engine.revive(self, error)
         return True
 
@@ -180,6 +180,16 @@ def unreachable(error: BaseException) -> Unreachable:
     if is_timeout(error):
         return Unreachable("no connection in time")
     return Unreachable(str(error) or type(error).__name__)
+
+
+def was_cut(error: BaseException) -> bool:
+    """Whether somebody was there, who hung up before we could talk."""
+    cause = error.__cause__
+    return any(
+        isinstance(one, ConnectionResetError | BrokenPipeError) or "reset by peer" in str(one)
+        for one in (error, cause)
+        if one is not None
+    )
 
 
 def is_timeout(error: BaseException) -> bool:

@@ -1,7 +1,7 @@
 """What can be wanted of a ledger, each with its words and with how its answer is heard.
 
-A request that nobody waits for any more (`orphan`: its task was cancelled, its thread interrupted) still gets its answer:
-what it was granted goes straight back.
+A request that nobody waits for any more (`orphan`: its task was cancelled, its thread interrupted) still gets its
+answer: what it was granted goes straight back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,18 @@ Row = tuple[float, float, float, float, float, float]
 class Request:
     """Something to be said to an account's ledger."""
 
-    __slots__ = ("account", "bell", "command", "done", "doubtful", "epoch", "error", "orphan", "void", "waiter")
+    __slots__ = (
+        "account",
+        "bell",
+        "command",
+        "done",
+        "doubtful",
+        "epoch",
+        "error",
+        "orphan",
+        "void",
+        "waiter",
+    )
 
     def __init__(self, account: Account, command: bytes) -> None:
         self.account = account
@@ -93,7 +104,12 @@ class Ask(Request):
     )  # fmt: skip
 
     def __init__(
-        self, account: Account, ticket: int, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
+        self,
+        account: Account,
+        ticket: int,
+        costs: tuple[int, ...],
+        patient: bool,
+        longest: float = words.NEVER,
     ) -> None:
         if cython.compiled:
             said = pack_try(ticket, patient, longest, costs)  # type: ignore[name-defined] # noqa: F821 - in requests.pxd
@@ -107,7 +123,6 @@ class Ask(Request):
         self.rows: list[Row] = []
         self.shift = 0.0
         self.slot = 0
-        # The slot by the server's clock.
         self.due = 0.0
         self.expires = 0
         self.ready = 0
@@ -126,7 +141,14 @@ class Ask(Request):
         if verdict == words.GRANTED:
             end = position + 2 + 2 * width
             self.due = talk.now + said[position + 1]
-            self.grant(said[position + 1], said[position + 2 : end], talk.shift, talk.heard_epoch, talk.sent, received)
+            self.grant(
+                said[position + 1],
+                said[position + 2 : end],
+                talk.shift,
+                talk.heard_epoch,
+                talk.since,
+                received,
+            )
             if self.orphan:
                 self.give_back()
             return end
@@ -140,7 +162,7 @@ class Ask(Request):
                 self.epoch = talk.heard_epoch
                 self.account.stand(self)
                 if self.orphan:
-                    self.withdraw()
+                    self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
             return position + 2
         if verdict == words.DENIED:
             self.rows, position = rows_of(said, position + 1, width)
@@ -215,7 +237,8 @@ class End(Request):
         self.epoch = ask.epoch
 
     def unheard(self) -> None:
-        """It has not left this machine, so it can be said again."""
+        # It travelled with a question that did not arrive: nobody waits for it, so it is said again on its own.
+        self.orphan = False
         self.account.spec.engine.post_now(self)
 
 
@@ -246,11 +269,12 @@ class Poll(Request):
             verdict = said[position]
             if verdict == words.GRANTED:
                 end = position + 2 + 2 * len(ask.costs)
-                heard = (said[position + 1], said[position + 2 : end])
-                ask.called(*heard, talk.heard_epoch, talk.sent, talk.received)
+                epoch, sent, received = talk.heard_epoch, talk.since, talk.received
+                ask.called(said[position + 1], said[position + 2 : end], epoch, sent, received)
                 if ask.orphan and ask.verdict == words.STANDING:
-                    # It gave its place back, but was called before: what it was given is with us, not in the ledger.
-                    ask.grant(*heard, talk.shift, talk.heard_epoch, talk.sent, talk.received)
+                    # It gave its place back, but not before it was called: what it was given is with us, not in the
+                    # ledger.
+                    ask.grant(said[position + 1], said[position + 2 : end], talk.shift, epoch, sent, received)
                     ask.give_back()
                 position = end
             elif verdict == words.STANDING:
@@ -295,7 +319,7 @@ class Renew(Request):
 
     def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.lease.renewed(said[position], talk.heard_epoch, talk.sent)
+        self.lease.renewed(said[position], talk.heard_epoch, talk.since)
         return position + 1
 
     def unheard(self) -> None:

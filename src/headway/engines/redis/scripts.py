@@ -2,7 +2,8 @@
 
 A script is run from its first line with every call, so that a part which is not needed still costs: a limiter's script
 has the kinds that its limits are of, and a queue only where somebody may have to stand in one. All limiters of the same
-make share a script. The server knows scripts by their SHA-1 and forgets them when it restarts; then they are loaded again.
+make share a script. The server knows scripts by their SHA-1 and forgets them when it restarts; then they are loaded
+again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def part(name: str) -> str:
 
 def _script(text: str) -> Script:
     code = text.encode()
-    return Script(code, sha1(code).hexdigest().encode())  # noqa: S324 - the name that the server gives it
+    return Script(code, sha1(code).hexdigest().encode())
 
 
 @cache

@@ -147,8 +147,8 @@ class Spec:
         return int(ticks * TICK * self._stretch) + self._resolution if ticks > 0 else 0
 
     def refine(self, ask: Ask) -> None:
-        """Reckon a promised slot anew, from the last time the server was heard: the shorter ago, the less the clocks can
-        differ. What was reckoned before stays true."""
+        """Reckon a promised slot anew, from the last time the server was heard: the shorter ago, the less the clocks
+        can differ. What was reckoned before stays true."""
         anchor = self.anchors.get(ask.account.ident)
         if anchor is None or anchor.received <= ask.heard or not ask.due or ask.void:
             return
@@ -159,7 +159,7 @@ class Spec:
         ask.expires = max(ask.expires, anchor.sent + int(left * TICK * spread) + self.allowance_ns)
 
     def sure_for(self) -> int:
-        """For how many nanoseconds a slot can be foretold before the clocks may differ by a good part of what it allows."""
+        """For how many nanoseconds a slot can be foretold, until clocks may differ by a good part of its allowance."""
         return int(self.allowance_ns / (16 * self.engine.drift)) if self.engine.drift else self.lease_ns
 
     def backoff(self, ask: Ask) -> tuple[int | None, int]:
@@ -223,4 +223,8 @@ def escape(text: str) -> str:
     >>> escape("user:42"), escape("{x}"), escape("/tasks/send")
     ('user%3A42', '%7Bx%7D', '%2Ftasks%2Fsend')
     """
-    return quote(text, safe="@!$'()*,;= +&~.-_[]<>|^\\\"`?#") if not text.isalnum() or not text.isascii() else text
+    return (
+        quote(text, safe="@!$'()*,;= +&~.-_[]<>|^\\\"`?#")
+        if not text.isalnum() or not text.isascii()
+        else text
+    )

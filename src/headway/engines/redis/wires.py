@@ -1,12 +1,13 @@
-"""Connections, held and used directly: one for a thread at a time, one for all tasks of a loop, one for what is only posted.
+"""Connections, held and used directly: one for a thread at a time, one for all tasks of a loop, one for what is only
+posted.
 
-redis-py makes them (addresses, TLS, passwords, Sentinel), and its parser reads the answers. But its client, which takes a
-connection from a pool and packs the arguments with every command, costs more than the server needs to decide; so a
-command is packed here and written to a connection that stays ours.
+redis-py makes them (addresses, TLS, passwords, Sentinel), and its parser reads the answers. But its client, which
+takes a connection from a pool and packs the arguments with every command, costs more than the server needs to
+decide; so a command is packed here and written to a connection that stays ours.
 
 A server's identity is asked for when a connection is made and is true as long as the connection lives: a server that
-restarts ends it, and so does one that is replaced. A server that was promoted has the history of another before it, so its
-identity names that too.
+restarts ends it, and so does one that is replaced. A server that was promoted has the history of another before it,
+so its identity names that too.
 """
 
 from __future__ import annotations
@@ -55,10 +56,12 @@ def identity(server: Any, replication: Any) -> bytes:
     """Who serves, and whose history it has; raises for one that only replicates."""
     if isinstance(server, Exception) or isinstance(replication, Exception):
         return b"?"  # not allowed to ask: restarts and failovers are then noticed by what is missing alone
-    facts = dict(line.split(b":", 1) for line in (server + replication).splitlines() if b":" in line)
+    lines: list[bytes] = [line for line in (server + replication).splitlines() if b":" in line]
+    facts: dict[bytes, bytes] = dict(line.split(b":", 1) for line in lines)
     if facts.get(b"role", b"master").strip() != b"master":
         raise ConnectionError("it is a replica, and takes no writes")
-    before = facts.get(b"master_replid2", b"").strip() if facts.get(b"second_repl_offset", b"-1").strip() != b"-1" else b""
+    promoted = facts.get(b"second_repl_offset", b"-1").strip() != b"-1"
+    before = facts.get(b"master_replid2", b"").strip() if promoted else b""
     return facts.get(b"run_id", b"?").strip() + before
 
 
@@ -99,13 +102,10 @@ class Wire:
             answer = reader.gets()
         return answer
 
-    def limit(self, seconds: float) -> None:
+    def limit(self, left_ns: int) -> None:
         """Wait for answers no longer than this; when it is put back, it waits as long as ever."""
         self.hurried = True
-        if isinstance(self.socket, ssl.SSLSocket):
-            self.socket.settimeout(max(0.001, seconds))
-        else:
-            let_kernel_wait(self.socket, max(0.001, seconds))
+        self.socket.settimeout(max(0.001, left_ns / 1e9))
 
     def close(self) -> None:
         self.connection.disconnect()
@@ -113,10 +113,6 @@ class Wire:
 
 class LoopEnded(ConnectionError):
     """The event loop ends, and its connection with it: there is nothing to connect again for."""
-
-
-class Overdue(TimeoutError):
-    """Somebody's time is up; those who asked later on the same connection have time left."""
 
 
 class Reply(asyncio.Future):  # type: ignore[type-arg]
@@ -169,8 +165,8 @@ class TaskWire:
         """Connect, and learn who answers, before `deadline` on the loop's clock."""
         async with asyncio.timeout_at(deadline):
             self.connection = await self.place.connect_async()
-        # From here on it is ours: redis-py's object must not think that it has something to close. The writer is kept, as
-        # it would close the transport when it goes.
+        # From here on it is ours: redis-py's object must not think that it has something to close. The writer is
+        # kept, as it would close the transport when it goes.
         self._writer = self.connection._writer
         self.connection._reader = self.connection._writer = None
         self.transport = self._writer.transport
@@ -189,7 +185,7 @@ class TaskWire:
             timer.cancel()
 
     async def _stay(self) -> None:
-        """For as long as the loop runs: `asyncio.run` cancels what is left at its end, and then the connection closes."""
+        """For as long as the loop runs: `asyncio.run` cancels what is left at its end, and the connection closes."""
         try:
             await self._gone
         finally:
@@ -199,7 +195,8 @@ class TaskWire:
     def give_up(self) -> None:
         """The engine's time is up: no answer that is still on its way will be waited for."""
         if self.pending:
-            self.fail(Overdue("it did not answer in time"))
+            # Those who asked later have time left, and ask again on another connection.
+            self.fail(ConnectionError("it did not answer in time"))
             self.close()
 
     def ask(self, payload: bytes) -> Reply:
@@ -218,6 +215,7 @@ class TaskWire:
             reply = self.pending.popleft()
             if not reply.done():
                 reply.set_exception(error)
+                reply.exception()  # heard of, also if nobody waits for it any more
 
     def lost(self) -> None:
         if not self._gone.done():

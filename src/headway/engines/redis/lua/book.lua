@@ -6,13 +6,13 @@ local function commands(index)
 end
 
 local first = commands(from)
-local BACKWARD = 1000000
 local epoch, served_by
 if names then
   epoch, served_by = string.sub(names, 1, 24), string.sub(names, 25)
 else
   epoch, served_by = stream .. pack('<d', number), ident
 end
+local BACKWARD = 1000000
 
 local function refuse(status, detail)
   return pack('<dddddddd', status, now, seq, detail or 0, 0, 0, 0, 0) .. epoch
@@ -31,16 +31,19 @@ if first[1] == QUARANTINE then
     for _, field in ipairs(old) do
       if string.sub(field, 1, 1) == 's' then
         call('HDEL', root, field)
-        call('DEL', root .. ':c' .. string.sub(field, 2), root .. ':o' .. string.sub(field, 2))
+        call('DEL', root .. ':c' .. string.sub(field, 2))
+        call('DEL', root .. ':o' .. string.sub(field, 2))
       end
     end
     for i = 2, #KEYS do
       call('DEL', KEYS[i])
       for j = 1, count do
-        call('DEL', KEYS[i] .. ':c' .. j, KEYS[i] .. ':o' .. j)
+        call('DEL', KEYS[i] .. ':c' .. j)
+        call('DEL', KEYS[i] .. ':o' .. j)
       end
     end
-    call('DEL', root .. ':q', root .. ':g')
+    call('DEL', root .. ':q')
+    call('DEL', root .. ':g')
     stored, only = {}, nil
     epoch, served_by = stream .. pack('<d', number), ident
     seq, last, paused, expires, waiting, shift, governed = 0, 0, 0, 0, 0, 0, generation
@@ -90,16 +93,20 @@ local function open(i, key, value, others)
         state = string.sub(state, 25)
       else
         record, state = mine, nil
-        call('DEL', key .. ':c' .. i, key .. ':o' .. i)
+        call('DEL', key .. ':c' .. i)
+        call('DEL', key .. ':o' .. i)
       end
     end
   end
   local kind = unpack_from('<d', mine)
-  local same = record == mine
+  local same, foreign = record == mine, false
   if kind == 4 then
-    -- Of a calendar quota, the edges of its period are news with every call.
+    -- Of a calendar quota, the edges of its period are news with every call; but not those of another calendar.
     same = string.sub(record, 1, 32) == string.sub(mine, 1, 32)
-    record = string.sub(record, 1, 24) .. string.sub(mine, 25)
+    foreign = string.sub(record, 25, 32) ~= string.sub(mine, 25, 32)
+    if not foreign then
+      record = string.sub(record, 1, 24) .. string.sub(mine, 25)
+    end
   end
   if not same and not others then
     if unpack_from('<d', record) ~= kind then
@@ -113,7 +120,7 @@ local function open(i, key, value, others)
   local _, _, capacity, a, b, c, d, e, f = unpack_from('<ddddddddd', record)
   local ledger = {
     id = key .. ':' .. i, key = key, index = i, record = record, kind = kinds[kind],
-    rule = {a, b, c, d, e, f, capacity = capacity},
+    rule = {a, b, c, d, e, f, capacity = capacity}, foreign = foreign,
   }
   ledger.kind.open(ledger, state)
   if ledger.kind.knows and not ledger.kind.knows(ledger, now) then

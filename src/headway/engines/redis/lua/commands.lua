@@ -6,14 +6,14 @@
     if what == TRY then
       -- ticket, may wait or not, longest wait, costs
       local ticket, patient, longest = command[2], command[3] == 1, command[4]
-      local slot, _, ready, never, soonest = weigh(own, command, 4, blocked)
+      local slot, _, ready, never, least = weigh(own, command, 4, blocked)
       if slot and (slot == now or (patient and slot - now <= longest)) then
         said[#said + 1] = 1
         said[#said + 1] = slot - now
         take(own, command, 4, slot, said)
       elseif never then
         said[#said + 1] = 3
-      elseif patient and not slot and can_queue and soonest - now <= longest then
+      elseif patient and not slot and can_queue and least - now <= longest then
         said[#said + 1] = 2
         said[#said + 1] = ready - now
         stand(ticket, longest < FOREVER and now + longest or FOREVER, command, 4)

@@ -8,10 +8,10 @@ local function general()
   end
 
   -- The slot for which all of `costs` can be taken, or nil; then `holding` has the ledgers that hold it up, and `ready`
-  -- is when to ask again (nil: unknown), `soonest` when it may be there if those who hold permits hand them back. One ledger alone can promise a time; several are taken at one and the same
+  -- is when to ask again, `least` before when it cannot be. One ledger alone can promise a time; several are taken at one
   -- moment, when all of them are there, or what waits for one would be lost to the others.
   local function weigh(mine, costs, offset, blocked)
-    local needed, slot, ready, soonest, holding, never = 0, base, base, base, nil, false
+    local needed, slot, ready, least, holding, never = 0, base, base, base, nil, false
     for i = 1, count do
       if costs[offset + i] > 0 then
         needed = needed + 1
@@ -30,7 +30,7 @@ local function general()
           holding = holding or {}
           holding[ledger.id] = true
           ready = math.max(ready, now + (kind.sure or kind.wait)(ledger, now, cost))
-          soonest = math.max(soonest, now + wait)
+          least = math.max(least, now + wait)
         elseif promise then
           if kind.slot and kind.slot(ledger, now, cost) < 0 then
             holding = holding or {}
@@ -41,11 +41,11 @@ local function general()
           holding = holding or {}
           holding[ledger.id] = true
           ready = math.max(ready, now + (kind.sure or kind.wait)(ledger, now, cost))
-          soonest = math.max(soonest, now + wait)
+          least = math.max(least, now + wait)
         end
       end
     end
-    return (not holding and not never) and slot or nil, holding, ready, never, soonest
+    return (not holding and not never) and slot or nil, holding, ready, never, least
   end
 
   local function take(mine, costs, offset, slot, into)

@@ -1,0 +1,211 @@
+"""A ledger of a server, as somebody sees it who does not know its limiter.
+
+Where it is stored is said at the top of `engines/redis/lua/door.lua`; what it means is asked of the core, which it is
+decoded into, so that nothing is computed here that the algorithms compute already.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import singledispatch
+from struct import unpack_from
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from headway.core.bucket import BucketLedger
+from headway.core.ledger import FOREVER, Ledger
+from headway.core.spacing import SpacingLedger
+from headway.core.window import WindowLedger
+from headway.engines.redis.ledgers import Stored, decode
+from headway.engines.redis.words import META
+
+FORMAT = 1
+
+
+class Address(NamedTuple):
+    """Whose ledger a key of the server is."""
+
+    root: bytes
+    place: bytes
+    name: str
+    key: str | None
+    metric: str | None
+
+    @property
+    def label(self) -> str:
+        """The limiter's name, with the metric behind it."""
+        return self.name if self.metric is None else f"{self.name}/{self.metric}"
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is known of all ledgers under one root; times in ticks of the server's clock."""
+
+    seq: int
+    last: int
+    quarantined: int
+    paused: int
+    expires: int
+    waiting: int
+    generation: int
+    epoch: bytes
+    server: bytes
+
+    @classmethod
+    def read(cls, data: bytes) -> Meta | None:
+        """None where another version of headway wrote it."""
+        form, seq, last, quarantined, paused, expires, waiting, _, governed, _, epoch = META.unpack_from(data)
+        if form != FORMAT:
+            return None
+        numbers = (seq, last, quarantined, paused, expires, waiting, governed)
+        seq, last, quarantined, paused, expires, waiting, governed = map(int, numbers)
+        return cls(seq, last, quarantined, paused, expires, waiting, governed, epoch, data[META.size :])
+
+
+@dataclass(slots=True)
+class Sheet:
+    """One key's ledgers as they were at `now`: one for each rule of a combined limit."""
+
+    address: Address
+    limit: str
+    meta: Meta
+    now: int
+    ledgers: list[Ledger]
+
+    @property
+    def held_up(self) -> int:
+        """Ticks until a quarantine and a pause are over."""
+        return max(0, self.meta.quarantined - self.now, self.meta.paused - self.now)
+
+    @property
+    def waiting(self) -> int:
+        """Those who stand in the queue, and slots that are promised for later."""
+        return self.meta.waiting + max((reserved(ledger, self.now) for ledger in self.ledgers), default=0)
+
+    @property
+    def binding(self) -> Ledger | None:
+        """The ledger that decides: the one to be waited for longest, or else with the least left. None: all are new."""
+        now = self.now
+        return max(self.ledgers, key=lambda ledger: (ledger.wait(now, 1), -left(ledger, now)), default=None)
+
+    @property
+    def remaining(self) -> int | None:
+        """What could be taken now; None where it is all, and nothing says how much that is."""
+        if self.held_up or self.meta.waiting:
+            return 0
+        return None if self.binding is None else self.binding.remaining(self.now)
+
+    @property
+    def capacity(self) -> int | None:
+        return None if self.binding is None else self.binding.get_rule().capacity
+
+    @property
+    def in_flight(self) -> int:
+        return max((ledger.in_flight(self.now) for ledger in self.ledgers), default=0)
+
+    @property
+    def wait(self) -> int | None:
+        """Ticks until the next permit; None if it never comes."""
+        wait = max([self.held_up, *(ledger.wait(self.now, 1) for ledger in self.ledgers)])
+        return wait if wait < FOREVER else None
+
+    @property
+    def exact(self) -> bool:
+        """Whether that is the time itself: while permits are out, or others wait, it is the least it can be."""
+        return not self.meta.waiting and all(ledger.exact(self.now, 1) for ledger in self.ledgers)
+
+
+def left(ledger: Ledger, now: int) -> float:
+    """The share of a ledger that is left."""
+    return ledger.remaining(now) / max(1, ledger.get_rule().capacity)
+
+
+@singledispatch
+def reserved(ledger: Ledger, now: int) -> int:  # noqa: ARG001
+    """Slots that are promised for later, as `peek().waiting` counts them."""
+    return 0
+
+
+@reserved.register
+def _(ledger: SpacingLedger, now: int) -> int:
+    return max(0, -(-(ledger.last - now) // ledger.rule.step))
+
+
+@reserved.register
+def _(ledger: BucketLedger, now: int) -> int:
+    rule = ledger.rule
+    ahead = ledger.tat - rule.room - now
+    return max(0, -(-ahead * rule.parts // (rule.whole * rule.parts + rule.part)))
+
+
+@reserved.register
+def _(ledger: WindowLedger, now: int) -> int:  # noqa: ARG001
+    return max(0, -ledger.free)
+
+
+def order(address: Address) -> tuple[str, str, str]:
+    return address.name, address.metric or "", address.key or ""
+
+
+def matches(address: Address, wanted: str | None) -> bool:
+    """Whether a person who asked for `wanted` means this one.
+
+    >>> found = read_key(b"headway:{api:alice}")
+    >>> matches(found, "api*"), matches(found, "lic"), matches(found, "bob")
+    (True, True, False)
+    """
+    if wanted is None:
+        return True
+    name = address.label if address.key is None else f"{address.label}:{address.key}"
+    return fnmatchcase(name, wanted) or wanted in name
+
+
+def read_key(key: bytes) -> Address | None:
+    """Whose ledger is in a key of the server; None if it is another part of one.
+
+    >>> read_key(b"headway:{a%3Ab:c}")[2:], read_key(b"headway:{llm}/tokens:bob")[2:]
+    (('a:b', 'c', None), ('llm', 'bob', 'tokens'))
+    >>> read_key(b"headway:{api}:g")
+    """
+    found = re.fullmatch(
+        r"([^{]*:\{([^}:]*)(?::([^}]*))?\})(?:/([^:]*)(?::([^:]*))?)?", key.decode(errors="replace")
+    )
+    if found is None:
+        return None
+    root, name, own, metric, scoped = found.groups()
+    texts = [None if text is None else unquote(text) for text in (own if metric is None else scoped, metric)]
+    return Address(root.encode(), key, unquote(name), *texts)
+
+
+def read_sheet(address: Address, dumped: list[Any], limit: bytes | None) -> Sheet | None:
+    """What `dump.lua` said of a ledger; None if nothing is there, or nothing that this version can read."""
+    data, time, *parts = dumped
+    meta = None if data is None else Meta.read(data)
+    if meta is None:
+        return None
+    stored = [Stored(*parts[at : at + 3]) for at in range(0, len(parts), 3) if parts[at] is not None]
+    # What was written before a loss is void.
+    ledgers = [decode(one) for one in stored if one.epoch in (b"", meta.epoch)]
+    text = own_part((limit or b"?").decode(errors="replace"), address.metric)
+    now = max(int(unpack_from("<d", time)[0]), meta.last)
+    return Sheet(address, text, meta, now, ledgers) if ledgers or address.metric is None else None
+
+
+def own_part(text: str, metric: str | None) -> str:
+    """A metric's own limits, of what is kept for people to read.
+
+    >>> own_part("requests: 500/minute; tokens: 30000/minute; 5 concurrent", "tokens")
+    '30000/minute; 5 concurrent'
+    """
+    if metric is None:
+        return text
+    own: list[str] = []
+    inside = False
+    for piece in text.split("; "):
+        name, colon, rest = piece.partition(": ")
+        inside = name == metric if colon else inside
+        if inside:
+            own.append(rest if colon else piece)
+    return "; ".join(own) or text

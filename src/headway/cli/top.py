@@ -1,0 +1,221 @@
+"""`headway top redis://...`: the ledgers of a server, in a table that lives."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headway.cli.register import STEPS, Register
+from headway.cli.sheets import Sheet
+from headway.errors import EngineUnavailable, HeadwayError, seconds_text
+
+HEADS = ("name", "key", "limit", "left", "out", "waiting", "next permit", "held up", "seen")
+WORDS = 3
+"""Columns of words; the others are numbers."""
+
+Uri = Annotated[
+    str, typer.Argument(help="The engine, as a Limiter is given it: redis://host:6379/0", metavar="URI")
+]
+
+
+def top(
+    uri: Uri,
+    once: Annotated[bool, typer.Option("--once", help="Show it once, as plain text.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Show it once, as JSON.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
+    wanted: Annotated[
+        str | None, typer.Option("--filter", help="A pattern (api*) or a part of NAME or NAME:KEY.")
+    ] = None,
+    most: Annotated[int, typer.Option("--max", min=1, max=10_000, help="Ledgers that are read.")] = 100,
+) -> None:
+    """Watch the ledgers of a shared engine: what is left, who waits, when the next permit comes.
+
+    Those that are waited for come first. It only reads, with SCAN in small steps and a script that the server
+    keeps from writing, so that it can be left running beside a busy fleet. Leave it with Ctrl-C. Where there is
+    no terminal, it shows the table once.
+    """
+    console = Console(highlight=False)
+    with complaints():
+        register = Register(uri)
+        live = console.is_terminal and not console.is_dumb_terminal and not once and not as_json
+        sheets, more = look(register, wanted, most, STEPS if live else None)
+    if live:
+        watch(console, register, wanted, most, interval, (sheets, more))
+    elif as_json:
+        typer.echo(json.dumps({"ledgers": [as_data(sheet) for sheet in sheets], "more": more}, indent=2))
+    else:
+        typer.echo(plain(sheets, more))
+
+
+@contextmanager
+def complaints() -> Iterator[None]:
+    """End the command with one line on stderr: 1 if the engine is away, 2 if it was asked for nonsense."""
+    try:
+        yield
+    except HeadwayError as error:
+        typer.echo(f"headway: {error}", err=True)
+        raise typer.Exit(1 if isinstance(error, EngineUnavailable) else 2) from None
+
+
+def look(register: Register, wanted: str | None, most: int, steps: int | None) -> tuple[list[Sheet], int]:
+    """The ledgers that are to be shown, and how many are not."""
+    register.search(steps)
+    addresses = register.addresses(wanted)
+    read = register.read(addresses[:most])
+    with_ledgers = {sheet.address.root for sheet in read if sheet.ledgers}
+    # A root without ledgers says something only while it holds up what is new.
+    sheets = [
+        sheet for sheet in read if sheet.ledgers or (sheet.held_up and sheet.address.root not in with_ledgers)
+    ]
+    return sorted(sheets, key=lambda sheet: -sheet.waiting), max(0, len(addresses) - most)
+
+
+def watch(
+    console: Console,
+    register: Register,
+    wanted: str | None,
+    most: int,
+    interval: float,
+    seen: tuple[list[Sheet], int],
+) -> None:
+    """Until Ctrl-C. A server that goes away is waited for, with the last table left standing."""
+    trouble = ""
+    try:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(picture(console, register, *seen, trouble), refresh=True)
+                time.sleep(interval)
+                try:
+                    seen, trouble = look(register, wanted, most, STEPS), ""
+                except EngineUnavailable as error:
+                    trouble = str(error)
+    except KeyboardInterrupt:
+        return  # that is how one leaves it
+
+
+# -- words ----------------------------------------------------------------------------------------------------
+
+
+def span(ticks: int | None) -> str:
+    """
+    >>> span(0), span(250_000), span(7_260_000_000), span(None)
+    ('now', '0.25 s', '2 h 1 min', 'never')
+    """
+    if ticks is None:
+        return "never"
+    if ticks <= 0:
+        return "now"
+    minutes = int(ticks // 60_000_000)
+    if minutes >= 24 * 60:
+        return f"{minutes // 1440} d {minutes // 60 % 24} h"
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return seconds_text(ticks / 1e6)
+
+
+def ago(ticks: int) -> str:
+    """
+    >>> ago(1_000), ago(2_500_000)
+    ('now', '2.5 s ago')
+    """
+    return "now" if ticks < 100_000 else f"{span(ticks)} ago"
+
+
+def next_permit(sheet: Sheet) -> str:
+    text = span(sheet.wait)
+    return text if sheet.exact or text in ("now", "never") else f">= {text}"
+
+
+def held_up(sheet: Sheet) -> str:
+    """Why nobody is served, and for how long still."""
+    meta, now = sheet.meta, sheet.now
+    if meta.quarantined > now:
+        return f"quarantine {span(meta.quarantined - now)}"
+    return f"pause {span(meta.paused - now)}" if meta.paused > now else ""
+
+
+def cells(sheet: Sheet) -> tuple[str, ...]:
+    """One line of the table."""
+    return (
+        sheet.address.label,
+        sheet.address.key or "",
+        sheet.limit,
+        f"{sheet.remaining}/{sheet.capacity}" if sheet.ledgers else "",
+        str(sheet.in_flight or ""),
+        str(sheet.waiting or ""),
+        next_permit(sheet),
+        held_up(sheet),
+        ago(sheet.now - sheet.meta.last),
+    )
+
+
+def remark(more: int) -> str:
+    return f"and {more:,} more: choose with --filter, or read more with --max" if more else ""
+
+
+def plain(sheets: Sequence[Sheet], more: int) -> str:
+    """The table without a terminal."""
+    if not sheets:
+        return "no ledgers"
+    rows = [HEADS, *map(cells, sheets)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column < WORDS else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, *filter(None, [remark(more)])])
+
+
+def picture(
+    console: Console, register: Register, sheets: Sequence[Sheet], more: int, trouble: str = ""
+) -> RenderableType:
+    """The table on a terminal, no higher than it."""
+    room = max(1, console.height - 5)
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    for number, head in enumerate(HEADS):
+        words = number < WORDS
+        table.add_column(head, justify="left" if words else "right", no_wrap=True, overflow="ellipsis")
+    for sheet in sheets[:room]:
+        style = "red" if held_up(sheet) else "yellow" if sheet.waiting else ""
+        table.add_row(*map(Text, cells(sheet)), style=style)
+    title = f"{register.engine.address}, {len(sheets)} ledgers"
+    if not register.complete:
+        title += ", still looking"
+    below = trouble or remark(more + max(0, len(sheets) - room))
+    return Group(
+        Text(title, style="dim", no_wrap=True, overflow="ellipsis"),
+        table if sheets else Text("no ledgers"),
+        Text(below, style="red" if trouble else "dim"),
+    )
+
+
+def as_data(sheet: Sheet) -> dict[str, Any]:
+    """The same as JSON can say it; times in seconds."""
+    meta, now = sheet.meta, sheet.now
+    return {
+        "name": sheet.address.name,
+        "metric": sheet.address.metric,
+        "key": sheet.address.key,
+        "limit": sheet.limit,
+        "remaining": sheet.remaining,
+        "capacity": sheet.capacity,
+        "in_flight": sheet.in_flight,
+        "waiting": sheet.waiting,
+        "next_permit": None if sheet.wait is None else sheet.wait / 1e6,
+        "exact": sheet.exact,
+        "quarantine": max(0, meta.quarantined - now) / 1e6,
+        "pause": max(0, meta.paused - now) / 1e6,
+        "seen": (now - meta.last) / 1e6,
+    }

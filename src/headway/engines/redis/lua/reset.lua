@@ -1,0 +1,35 @@
+-- A ledger as if it were new, for who does not know its limit: what RESET does, without a script of its kinds.
+--
+-- KEYS[1]  the root; KEYS[2..]: the hashes of the metrics to be reset; without any, what is in the root.
+-- The answer: how many ledgers there were, -1 if there is no root, -2 if it is of another version.
+--
+-- The meta data stay, the epoch with them: a root that was deleted would look like a loss to its clients, and they would
+-- quarantine it. A ledger of which nothing is stored is a fresh one. Who waits is told to ask after it, and served then.
+
+local root = KEYS[1]
+local meta = redis.call('HGET', root, 'm')
+if not meta then
+  return -1
+end
+local format, seq = struct.unpack('<dd', meta)
+if format ~= 1 then
+  return -2
+end
+local found = 0
+for i = math.min(2, #KEYS), #KEYS do
+  local key = KEYS[i]
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    if string.sub(field, 1, 1) == 's' then
+      local index = string.sub(field, 2)
+      redis.call('HDEL', key, field)
+      redis.call('DEL', key .. ':c' .. index, key .. ':o' .. index)
+      found = found + 1
+    end
+  end
+end
+-- A pause is lifted; a quarantine is not.
+meta = string.sub(meta, 1, 8) .. struct.pack('<d', seq + 1) .. string.sub(meta, 17, 32) .. struct.pack('<d', 0)
+  .. string.sub(meta, 41)
+redis.call('HSET', root, 'm', meta)
+redis.call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
+return found
