@@ -70,7 +70,7 @@ say("done")
 class Load:
     """Four processes that use a limiter, for some seconds."""
 
-    def __init__(self, crew, url, limit, seconds=4.0):
+    def __init__(self, crew, url, limit, seconds=3.2):
         self.crew = crew
         self.workers = [crew.start(url, LOAD.format(limit=limit, seconds=seconds)) for _ in range(4)]
         for worker in self.workers:
@@ -228,7 +228,7 @@ def test_a_failover_that_lost_grants(crew, make_server, make_proxy):
     replica = make_server(replicaof=f"127.0.0.1 {primary.port}", repl_diskless_sync_delay=0)
     in_step(replica)
     proxy = make_proxy(primary)
-    load = Load(crew, f"{proxy.url}?lease={LEASE}", limit)
+    load = Load(crew, f"{proxy.url}?lease={LEASE}", limit, 4.5)
     replica.client().config_set("min-replicas-to-write", 0)
     replica.stop()  # what is granted now, it will never know
     time.sleep(0.8)
@@ -269,8 +269,11 @@ class Stepped(Engine):
         pass
 
 
-@pytest.mark.parametrize("step", [3600, -3600, -2, 2], ids=lambda step: f"{step:+} s")
-@pytest.mark.parametrize("kind", LIMITS)
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [*itertools.product(LIMITS, [3600, -3600]), ("concurrency", 2), ("window-remote", -2)],
+    ids=lambda value: value if isinstance(value, str) else f"{value:+} s",
+)
 def test_a_clock_that_is_set_under_load(valkey, name, kind, step, caplog):
     limit = LIMITS[kind]
     engine = Stepped(read_address(f"{valkey.url}?lease=0.3"))
@@ -289,7 +292,7 @@ def test_a_clock_that_is_set_under_load(valkey, name, kind, step, caplog):
     threads = [threading.Thread(target=work, args=(limiters[i % 2],)) for i in range(6)]
     for thread in threads:
         thread.start()
-    time.sleep(0.6)
+    time.sleep(0.4)
     set_at = time.monotonic()
     engine.set_clock(step)
     try:
@@ -344,7 +347,7 @@ class Offset(Clock):
         time.sleep(seconds / self._rate)
 
 
-@pytest.mark.parametrize("offsets", [(0, 0.1), (0, 3600), (3600, 0)], ids=str)
+@pytest.mark.parametrize("offsets", [(0, 0.1), (0, 3600)], ids=str)
 @pytest.mark.parametrize("kind", ["window", "window-remote", "bucket", "spacing"])
 def test_clients_whose_clocks_differ(valkey, name, kind, offsets, caplog):
     limit = LIMITS[kind]
