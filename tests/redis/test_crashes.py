@@ -1,5 +1,6 @@
 """Processes that die, stop, or wake up too late: what they held comes back, and is spent once."""
 
+import asyncio
 import threading
 import time
 
@@ -7,6 +8,7 @@ import pytest
 from tests.redis.crew import Crew, most_in_any, wait_until
 
 from headway import Concurrency, Limiter, Remote, Window
+from headway.engines.redis.requests import Renew
 
 pytestmark = pytest.mark.realtime
 
@@ -88,6 +90,33 @@ time.sleep(60)
     # The first of the dead may have been given the permit just before it was found dead: a lease, and then its own.
     assert time.monotonic() - begin < 3 * LEASE + 1
     wait_until(lambda: limiter.peek().waiting == 0 and limiter.peek().in_flight == 0, "nobody left")
+
+
+def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
+    """Permits of one command share a mark, and a sign of life changes it: an end that overtook it would end another's."""
+    limiter = Limiter("2 concurrent", name=crew.name, engine=valkey.url)
+
+    async def two():
+        await limiter.peek_async()
+        lane = limiter._engine.task_lane(limiter._spec.account((None,)), asyncio.get_running_loop())
+        lane.busy = True  # so that both travel together
+        asyncio.get_running_loop().call_later(0.05, lane._pass_on)
+        return await asyncio.gather(limiter.acquire_async(), limiter.acquire_async())
+
+    first, second = asyncio.run(two())
+    account = first._ask.account
+    assert first._ask.marks == second._ask.marks
+    (lease,) = first._leases
+    assert lease.begin_renewal()
+    sign = Renew(account, lease)
+    first.complete()
+    time.sleep(0.1)
+    limiter._engine.lane(account).ask(sign)
+    wait_until(lambda: limiter.peek().in_flight < 2, "the end", within=2)
+    time.sleep(0.1)
+    assert limiter.peek().in_flight == 1
+    second.complete()
+    wait_until(lambda: limiter.peek().in_flight == 0, "the other end", within=2)
 
 
 STOPPED = """

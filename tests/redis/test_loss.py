@@ -70,7 +70,7 @@ say("done")
 class Load:
     """Four processes that use a limiter, for some seconds."""
 
-    def __init__(self, crew, url, limit, seconds=3.2):
+    def __init__(self, crew, url, limit, seconds=2.8):
         self.crew = crew
         self.workers = [crew.start(url, LOAD.format(limit=limit, seconds=seconds)) for _ in range(4)]
         for worker in self.workers:
@@ -292,7 +292,7 @@ def test_a_clock_that_is_set_under_load(valkey, name, kind, step, caplog):
     threads = [threading.Thread(target=work, args=(limiters[i % 2],)) for i in range(6)]
     for thread in threads:
         thread.start()
-    time.sleep(0.4)
+    time.sleep(0.6)
     set_at = time.monotonic()
     engine.set_clock(step)
     try:
