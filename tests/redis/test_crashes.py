@@ -1,6 +1,5 @@
 """Processes that die, stop, or wake up too late: what they held comes back, and is spent once."""
 
-import asyncio
 import threading
 import time
 
@@ -8,7 +7,7 @@ import pytest
 from tests.redis.crew import Crew, most_in_any, wait_until
 
 from headway import Concurrency, Limiter, Remote, Window
-from headway.engines.redis.requests import Renew
+from headway.engines.redis.requests import Ask, Renew
 
 pytestmark = pytest.mark.realtime
 
@@ -93,19 +92,16 @@ time.sleep(60)
 
 
 def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
-    """Permits of one command share a mark, and a sign of life changes it: an end that overtook it would end another's."""
+    """A sign of life gives a permit another mark: an end under the old one would be lost, or that of another."""
     limiter = Limiter("2 concurrent", name=crew.name, engine=valkey.url)
 
-    async def two():
-        await limiter.peek_async()
-        lane = limiter._engine.task_lane(limiter._spec.account((None,)), asyncio.get_running_loop())
-        lane.busy = True  # so that both travel together
-        asyncio.get_running_loop().call_later(0.05, lane._pass_on)
-        return await asyncio.gather(limiter.acquire_async(), limiter.acquire_async())
-
-    first, second = asyncio.run(two())
-    account = first._ask.account
-    assert first._ask.marks == second._ask.marks
+    limiter.peek()
+    account = limiter._spec.account((None,))
+    one, other = (Ask(account, limiter._engine.new_ticket(), (1,), True) for _ in range(2))
+    lane = limiter._engine.lane(account)
+    lane.queue.append(other)
+    lane.ask(one)
+    first, second = limiter._permit(one), limiter._permit(other)
     (lease,) = first._leases
     assert lease.begin_renewal()
     sign = Renew(account, lease)
@@ -144,7 +140,9 @@ except PermitExpired:
     ],
     ids=["concurrency", "bucket", "window", "window-remote"],
 )
-def test_a_holder_that_was_stopped_too_long_does_not_spend(crew, url, limit, stopped_for):
+def test_a_holder_that_was_stopped_too_long_does_not_spend(crew, valkey, limit, stopped_for):
+    lease = LEASE if stopped_for > LEASE else 10
+    url = f"{valkey.url}?lease={lease}"
     holder = crew.start(url, STOPPED.format(limit=repr(limit)))
     assert holder.hear() == "holds"
     time.sleep(stopped_for)
@@ -155,6 +153,26 @@ def test_a_holder_that_was_stopped_too_long_does_not_spend(crew, url, limit, sto
     assert holder.join() == ""
     assert crew.uses() == []
     again.complete()
+
+
+def test_a_spacing_with_many_waiters_wastes_no_slots(valkey, crew):
+    """A slot promised for much later cannot be met by what the clocks were when it was promised: they may differ."""
+    limiter = Limiter("1 every 60ms", name=crew.name, engine=valkey.url)
+    step = 0.06 + limiter._limits[""].expire_after_ns / 1e9
+    times = []
+
+    def work():
+        limiter.acquire()
+        times.append(time.monotonic())
+
+    threads = [threading.Thread(target=work) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    times.sort()
+    assert most_in_any(0.06, times) == 1
+    assert times[-1] - times[0] < 23 * step + 5 * step
 
 
 def test_a_holder_that_was_stopped_for_a_moment_spends(crew, url):

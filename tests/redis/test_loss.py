@@ -305,6 +305,7 @@ def test_a_clock_that_is_set_under_load(valkey, name, kind, step, caplog):
             thread.join(10)
         engine.close()
     assert "the server's clock was set" in caplog.text
+    assert "was lost" not in caplog.text
     times.sort()
     check(limit, times)
     if kind == "concurrency":
@@ -324,9 +325,9 @@ def test_who_never_saw_the_old_time_is_not_frozen_by_it(valkey, name, on_loss):
     after.offset = -3600
     fresh = Limiter("20/s burst 1", name=name, engine=after, on_ledger_loss=on_loss)
     begin = time.monotonic()
-    for _ in range(3):
+    for _ in range(15):
         fresh.acquire(timeout=5)
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 3
     for engine in (before, after):
         engine.close()
 

@@ -258,7 +258,11 @@ class TaskLane(Lane):
         finally:
             for other in reversed(batch):
                 if not other.done and other is not request:
-                    self.queue.appendleft(other)
+                    # It was not sent, as our task was cancelled before: for the next one to send, or to be posted.
+                    if other.waiter is None:
+                        other.unheard()
+                    else:
+                        self.queue.appendleft(other)
                 elif other.waiter is not None and not other.waiter.done():
                     other.waiter.set_result(None)
             self._pass_on()
