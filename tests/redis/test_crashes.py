@@ -219,5 +219,5 @@ say("done")
     if limit == "1 every 100ms":
         assert most_in_any(0.1, uses) == 1
     elif isinstance(limit, Window):
-        # It enters the body in time or not at all; what is written down in the body may be late, if it is stopped there.
+        # It enters the body in time or not at all; what is written in the body may be late, if it is stopped there.
         assert most_in_any(0.5, uses) <= 5

@@ -1,4 +1,4 @@
-"""Forks, event loops, interrupts and ends of processes: whatever a process does, its waiters and permits are accounted for."""
+"""Forks, event loops, interrupts, ends of processes: whatever happens, waiters and permits are accounted for."""
 
 import asyncio
 import itertools
@@ -56,7 +56,7 @@ children = []
 for _ in range(3):
     pid = os.fork()
     if pid == 0:
-        inner = [threading.Thread(target=work) for _ in range(2)] + [threading.Thread(target=wait_in_line) for _ in range(2)]
+        inner = [threading.Thread(target=target) for target in (work, work, wait_in_line, wait_in_line)]
         for thread in inner: thread.start()
         asyncio.run(work_async())
         for thread in inner: thread.join()
@@ -130,7 +130,7 @@ def test_a_loop_that_ends_with_waiters_leaves_none(valkey, name):
 
     async def main():
         tasks = [asyncio.create_task(limiter.acquire_async()) for _ in range(5)]
-        while (await limiter.peek_async()).waiting < 5:
+        while (await limiter.peek_async()).waiting < 5:  # noqa: ASYNC110 - it is elsewhere
             await asyncio.sleep(0.01)
         return tasks
 
@@ -218,7 +218,7 @@ def test_cancellation_at_every_moment(valkey, name, limit):
             await asyncio.gather(*tasks, return_exceptions=True)
         assert not [task for task in tasks if not task.cancelled() and task.exception() is not None]
         async with asyncio.timeout(10):
-            while (status := await limiter.peek_async()).waiting or status.in_flight:
+            while (status := await limiter.peek_async()).waiting or status.in_flight:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             await call()
 

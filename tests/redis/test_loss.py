@@ -1,7 +1,7 @@
 """An engine that forgets: flushed, restarted, overtaken by a failover, or with its clock set.
 
-Four processes keep a ledger busy while it happens. Whatever the engine has forgotten, the audit must never see more than
-the limit in a window; and the quarantine must be as long as it is said to be, and end by itself.
+Four processes keep a ledger busy while it happens. Whatever the engine has forgotten, the audit must never see more
+than the limit in a window; and the quarantine must be as long as it is said to be, and end by itself.
 """
 
 import itertools
@@ -88,8 +88,8 @@ class Load:
 
 
 def check(limit, uses):
-    """Never above the limit, in any window. A permit of a window without a remote, or of a bucket, is counted when it is
-    granted, and used a moment later: the moment is what a busy machine needs."""
+    """Never above the limit, in any window. A permit of a window without a remote, or of a bucket, is counted when
+    it is granted, and used a moment later: the moment is what a busy machine needs."""
     moment = 0.02
     if isinstance(limit, Window):
         slip = 0 if limit.remote else moment
