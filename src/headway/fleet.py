@@ -19,7 +19,6 @@ from headway.core.ledger import Rule
 from headway.core.limits import Limit, Spacing
 from headway.core.rules import check_exact, rules_of
 from headway.core.spacing import SpacingRule
-from headway.core.window import WindowRule
 from headway.desk import Cost, Desk, Key, Timeout, timeout_to_ns
 from headway.drive import need_loop
 from headway.engines.memory.book import Book
@@ -182,8 +181,6 @@ class FleetLimiter(Limiter):
     def _allowance(self, rules: tuple[Rule, ...]) -> int:
         """How late after its slot a permit may still be spent, on our clock."""
         slack = [rule.allowance * TICK for rule in rules if isinstance(rule, SpacingRule) and rule.strict]
-        # A window's permit that is out comes back by itself when its transit is over.
-        slack += [rule.transit * TICK for rule in rules if isinstance(rule, WindowRule) and rule.held]
         allowed = min(self._engine.lease_ns, *slack) if slack else self._engine.lease_ns
         return int(allowed * (1 - self._engine.drift))
 

@@ -135,14 +135,11 @@ except PermitExpired:
         (Concurrency(1), 3 * LEASE),
         ("1/s burst 1", 3 * LEASE),
         (Window(1, per=1), 3 * LEASE),
-        # Its transit is shorter than the lease.
-        (Window(1, per=0.1, remote=Remote(resolution=0, max_transit=0.2)), 0.4),
+        (Window(1, per=0.1, remote=Remote(resolution=0, max_transit=0.2)), 3 * LEASE),
     ],
     ids=["concurrency", "bucket", "window", "window-remote"],
 )
-def test_a_holder_that_was_stopped_too_long_does_not_spend(crew, valkey, limit, stopped_for):
-    lease = LEASE if stopped_for > LEASE else 10
-    url = f"{valkey.url}?lease={lease}"
+def test_a_holder_that_was_stopped_too_long_does_not_spend(crew, url, limit, stopped_for):
     holder = crew.start(url, STOPPED.format(limit=repr(limit)))
     assert holder.hear() == "holds"
     time.sleep(stopped_for)
@@ -165,14 +162,14 @@ def test_a_spacing_with_many_waiters_wastes_no_slots(valkey, crew):
         limiter.acquire()
         times.append(time.monotonic())
 
-    threads = [threading.Thread(target=work) for _ in range(24)]
+    threads = [threading.Thread(target=work) for _ in range(36)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
     times.sort()
     assert most_in_any(0.06, times) == 1
-    assert times[-1] - times[0] < 23 * step + 5 * step
+    assert times[-1] - times[0] < 35 * step + 6 * step
 
 
 def test_a_holder_that_was_stopped_for_a_moment_spends(crew, url):
