@@ -40,7 +40,7 @@ VERBS = (
     "look",
     "march",
 )
-SEEDS = range(200)
+SEEDS = range(100)
 SIZE = 160
 KEY = b"trace"
 
