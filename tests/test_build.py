@@ -14,12 +14,18 @@ ROOT = Path(__file__).parent.parent
 SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")
 MODULES = SETUP["compiled_modules"](ROOT / "src")
 
-# Prints the form that runs; the limit is used so that the compiled modules are really entered.
+# Prints the form that runs; the limit is used so that the compiled modules are really entered. What belongs to an extra
+# cannot be imported here, and says what to install.
 USE = """
 import headway, importlib, sys
 assert headway.Limiter("5/s").try_acquire()
 assert "Cython" not in sys.modules
-files = {importlib.import_module(name).__file__ for name in sys.argv[1:]}
+own = [name for name in sys.argv[1:] if not name.startswith(('headway.engines.redis.', 'headway.fleet'))]
+files = {importlib.import_module(name).__file__ for name in own}
+try:
+    headway.Limiter("5/s", name="shared", engine="redis://127.0.0.1:1")
+except headway.HeadwayError as error:
+    assert "pip install" in str(error), error
 print(*{file.endswith(".py") for file in files})
 """
 

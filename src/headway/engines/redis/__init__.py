@@ -17,8 +17,9 @@ from typing import Any
 try:
     import hiredis  # noqa: F401
     import redis  # noqa: F401
-except ImportError as missing:
-    raise ImportError("a shared engine needs redis-py: pip install 'headway[redis]'") from missing
+except ModuleNotFoundError as missing:
+    hint = "a shared engine needs redis-py: pip install 'headway[redis]'"
+    raise ModuleNotFoundError(hint, name=missing.name) from missing
 
 from headway.core.durations import to_ns
 from headway.engines.redis.address import READERS, Address, read_address

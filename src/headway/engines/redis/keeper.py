@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
@@ -227,21 +228,35 @@ class Keeper:
                 with engine.subscription() as subscription:
                     # What was said before we could hear it is asked for.
                     self._visit_all()
+                    quiet = 0
                     while not self.stopped:
                         message = subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
                         if message is not None:
                             self._message(message)
+                        quiet = 0 if message is not None or self._anybody() else quiet + 1
+                        if quiet > LINGER and self._nobody_listens():
+                            return
             except (HeadwayError, *TROUBLE) as error:
                 if self.stopped:
                     return  # type: ignore[unreachable] # stopped by another thread
+                if self._nobody_listens():
+                    return
                 engine.complain(error)
-                self._wake_event_wait(0.2)
+                time.sleep(0.2)
             except Exception:
                 log.exception("the listener of %s failed, and goes on", engine.address)
-                self._wake_event_wait(0.5)
+                time.sleep(0.5)
 
-    def _wake_event_wait(self, seconds: float) -> None:
-        threading.Event().wait(seconds)
+    def _anybody(self) -> bool:
+        return any(account.busy for account in list(self.accounts))
+
+    def _nobody_listens(self) -> bool:
+        """Whether nobody waits or holds, so that the listener can end; who comes later starts another."""
+        with self._lock:
+            if self._anybody():
+                return False
+            self._listener = None
+            return True
 
     def _visit_all(self) -> None:
         for account in list(self.accounts):
