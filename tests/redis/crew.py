@@ -1,3 +1,4 @@
+# mypy: disable-error-code="arg-type, union-attr"
 """Other processes that use a limiter, and the audit of what they used.
 
 A worker is a short script in a process of its own. It gets `make(limit, **options)`, which makes the limiter that all

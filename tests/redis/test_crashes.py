@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined"
 """Processes that die, stop, or wake up too late: what they held comes back, and is spent once."""
 
 import threading

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="assignment, attr-defined"
 """A wire that misbehaves: answers dropped after the server acted, connections cut, answers that are late.
 
 Every command is applied once. What is granted to nobody goes back: at once if its answer comes on the second try, soon

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined, union-attr"
 """The verbs of a limiter on a shared engine, as one process sees them: the same as in memory."""
 
 import asyncio

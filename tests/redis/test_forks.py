@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined"
 """Forks, event loops, interrupts, ends of processes: whatever happens, waiters and permits are accounted for."""
 
 import asyncio

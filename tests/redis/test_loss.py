@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined, index, no-redef, override, truthy-bool, union-attr, var-annotated"
 """An engine that forgets: flushed, restarted, overtaken by a failover, or with its clock set.
 
 Four processes keep a ledger busy while it happens. Whatever the engine has forgotten, the audit must never see more
