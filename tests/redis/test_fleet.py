@@ -364,3 +364,23 @@ def test_a_permit_that_comes_back_in_time_is_waited_for(server, name):
         limiter.acquire(timeout=0.2)
     assert 0.2 <= time.monotonic() - begin < 2
     held.complete()
+
+
+def test_a_pause_of_the_limiter_holds_every_key_up(server, name):
+    limiter = Limiter("20/s burst 1", name=name, engine=server.url)
+    other = Limiter("20/s burst 1", name=name, engine=server.url)
+
+    async def main():
+        await limiter.acquire_async("alice")
+        begin = time.monotonic()
+        sleepers = [asyncio.create_task(limiter.acquire_async("alice")) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        await other.pause_async(0.5)
+        assert (await other.try_acquire_async("bob")).reason == "paused"
+        await asyncio.wait_for(asyncio.gather(*sleepers), 5)
+        assert time.monotonic() - begin >= 0.5
+        await other.pause_async(60)
+        await other.pause_async(0)
+        assert await other.try_acquire_async("bob")
+
+    asyncio.run(main())

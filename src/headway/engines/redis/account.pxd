@@ -48,12 +48,12 @@ cdef class Anchor:
 cdef class Account:
     cdef public object spec, key, lanes, standing, sleepers, leases, rules, ends
     cdef public tuple keys, front
-    cdef public bytes epoch, ident, opening, reopening, packed
+    cdef public bytes epoch, ident, opening, over, reopening, packed
     cdef public dict framed
     cdef public double seq, shift, waiting
     cdef public long long expires, heard, visited
     cdef public Py_ssize_t parts, width
-    cdef public bint walled
+    cdef public bint halted, walled
     cdef object __weakref__
 
     @cython.locals(known=cython.bint, said=list, middle=bytes, anchor=Anchor, low=cython.double, high=cython.double, seq=cython.double)

@@ -82,6 +82,7 @@ class Account:
         "expires",
         "framed",
         "front",
+        "halted",
         "heard",
         "ident",
         "key",
@@ -89,6 +90,7 @@ class Account:
         "lanes",
         "leases",
         "opening",
+        "over",
         "packed",
         "parts",
         "reopening",
@@ -108,6 +110,9 @@ class Account:
         self.spec = spec
         self.keys = keys
         self.key = key
+        # The root of the limiter's own ledger, whose pause holds every key up; a cluster may have it elsewhere.
+        self.over = b"" if key is None or spec.metrics or spec.sharded else spec.places((None,))[0]
+        self.halted = False
         self.epoch = b""
         self.seq = 0.0
         # Until then, on our clock, the ledger must be there; and when it was heard of last.
@@ -141,7 +146,7 @@ class Account:
         self.packed = b"" if self.walled else self.records(0)
         self.framed: dict[tuple[bytes, bytes, bytes], bytes] = {}
         self.width = len(rules)
-        self.parts = len(self.front) + 6
+        self.parts = len(self.front) + 7
         self.reopening = b"\r\n" + framed(*self.front) + b"$%d\r\n" % HEADER.size
         self.opening = b"*%d" % (self.parts + 1) + self.reopening
 
@@ -203,7 +208,7 @@ class Account:
         if middle is None or self.walled:
             if len(self.framed) > 8:
                 self.framed.clear()
-            middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text)
+            middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text, self.over)
             self.framed[same] = middle
         said = [request.command for request in talk.batch]
         if prelude is not None:
@@ -227,6 +232,10 @@ class Account:
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
         self.expires = talk.since + int(talk.lives * 0.998) * TICK - 1_000_000
         self.waiting = talk.waiting
+        if self.over:
+            if talk.pause > 0 and not self.halted:
+                self.recall_promises()
+            self.halted = talk.pause > 0
         if talk.shift != self.shift:
             self.shift = talk.shift
             for sleeper in list(self.sleepers):
@@ -238,6 +247,13 @@ class Account:
             request.void = True
             request.ring()
         self.standing.clear()
+
+    def recall_promises(self) -> None:
+        """The whole limiter is paused: who sleeps until a slot gives it back, and asks for one after the pause."""
+        for ask in list(self.sleepers):
+            ask.give_back()
+            ask.void = True
+            ask.ring()
 
     def stand(self, ask: Ask) -> None:
         """Remember who stands in the ledger's queue, and have it looked after."""

@@ -267,7 +267,7 @@ class Keeper:
         data: bytes = message["data"]
         if message["channel"] == self.engine.news:
             for account in list(self.accounts):
-                if account.keys[0] == data:
+                if data in (account.keys[0], account.over):
                     account.visited = 0
             self._wake.set()
             return

@@ -148,5 +148,5 @@ if trouble then
 end
 
 -- Nothing is granted for a time before this one.
-local base = math.max(now, quarantined, paused)
+local base = math.max(now, quarantined, paused, halted)
 

@@ -79,7 +79,7 @@
           own[i].kind.shift(own[i], now, by)
         end
       end
-      base = math.max(now, quarantined, paused)
+      base = math.max(now, quarantined, paused, halted)
       call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
     elseif what == RESET then
       for i = 1, count do
@@ -89,7 +89,7 @@
         own[i].kind.open(own[i], nil)
       end
       paused = 0
-      base = math.max(now, quarantined)
+      base = math.max(now, quarantined, halted)
       if waiting > 0 then
         blocked = serve()
       end

@@ -10,7 +10,8 @@
 -- ARGV[4]  the identity of the server, as the client found it on this connection
 -- ARGV[5]  the rules: 9 numbers each (kind, which key, capacity, and six of its own)
 -- ARGV[6]  the limits as text, for people
--- ARGV[7..]  commands: numbers, the first one says which
+-- ARGV[7]  of a key's ledger: the root of the limiter's own, whose pause holds all keys up; empty in a cluster
+-- ARGV[8..]  commands: numbers, the first one says which
 --
 -- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine and in a pause, sum
 -- of all shifts, how many wait, the epoch (24 characters), then what each command has to say. With any status but OK nothing has changed.
@@ -95,4 +96,14 @@ if stored[1] then
 end
 
 -- What is said so far, how far we have come, and the ledger if there is only one.
-local said, from, only = {}, 7, nil
+local said, from, only = {}, 8, nil
+
+-- Until when the whole limiter is paused.
+local halted = 0
+if ARGV[7] ~= '' then
+  local limiter = call('HGET', ARGV[7], 'm')
+  if limiter then
+    local _, _, _, _, until_when = unpack_from('<ddddd', limiter)
+    halted = until_when
+  end
+end

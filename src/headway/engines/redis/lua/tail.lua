@@ -36,7 +36,7 @@ if renewed then
   expires = now + reset + GRACE
 end
 local answer = pack('<dddddddd', OK, now, seq, expires - now, math.max(0, quarantined - now),
-  math.max(0, paused - now), shift, waiting) .. epoch .. pack_numbers(said)
+  math.max(0, paused - now, halted - now), shift, waiting) .. epoch .. pack_numbers(said)
 local meta = pack('<dddddddddd', FORMAT, seq, now, quarantined, paused, expires, waiting, shift, governed, born)
   .. epoch .. served_by
 if can_queue then

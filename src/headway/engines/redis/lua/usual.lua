@@ -2,7 +2,8 @@
 -- are yes. Commands are dealt with until one is not so; the long way goes on from there.
 
 if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
-  and now >= last and now >= quarantined and now >= paused and seq >= seq_seen
+  and now >= last and now >= quarantined and now >= paused and now >= halted
+  and seq >= seq_seen
   and names == epoch_seen .. ident and (lo == 0 or (lo <= now and now <= hi)) then
   local record = string.sub(stored[3], 1, RECORD)
   local number_of_kind, _, capacity, a, b, c, d, e, f = unpack_from('<ddddddddd', record)
