@@ -20,16 +20,14 @@ help:  ## show this list
 run: $(FORM)  ## install into .venv and show what headway does
 	@$(BIN)/headway demo
 
-# The tests of the Redis engine mostly wait for servers, and the interpreted form mostly computes: they share the time.
+# The tests of the Redis engine mostly wait for servers, and the others mostly compute: they share the time.
 test: $(VENV)/.test $(FORM)  ## the whole suite, then the core suite in the interpreted form
-	@echo "headway: tests, $$($(COMPILED) && echo compiled || echo interpreted) form"
-	@$(BIN)/python -m pytest --ignore=tests/redis
-	@if $(COMPILED); then \
-		(HEADWAY_PURE=1 $(BIN)/python -m pytest -m both_forms -p no:cacheprovider > $(VENV)/interpreted.log 2>&1) & pure=$$!; \
-	else pure=; fi; \
-	echo "headway: tests of the Redis engine"; $(BIN)/python -m pytest tests/redis; failed=$$?; \
-	if [ -n "$$pure" ]; then wait $$pure || failed=1; \
-		echo "headway: tests, interpreted form" && cat $(VENV)/interpreted.log; fi; exit $$failed
+	@$(BIN)/python -m pytest tests/redis -p no:cacheprovider > $(VENV)/redis.log 2>&1 & redis=$$!; failed=0; \
+	echo "headway: tests, $$($(COMPILED) && echo compiled || echo interpreted) form"; \
+	$(BIN)/python -m pytest --ignore=tests/redis || failed=1; \
+	if $(COMPILED); then \
+		echo "headway: tests, interpreted form"; HEADWAY_PURE=1 $(BIN)/python -m pytest -m both_forms || failed=1; fi; \
+	wait $$redis || failed=1; echo "headway: tests of the Redis engine"; cat $(VENV)/redis.log; exit $$failed
 
 check: $(VENV)/.check $(FORM)  ## lint, types, layers, public names, examples in docstrings and docs
 	@echo "headway: lint" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
