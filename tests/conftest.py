@@ -2,10 +2,15 @@
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell lets its background jobs ignore Ctrl-C, and what they start inherits that; some tests press it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
 REQUIRE_ALL = os.environ.get("HEADWAY_REQUIRE_ALL", "0") not in ("", "0")
