@@ -165,7 +165,7 @@ class FleetLimiter(Limiter):
         trip = self._engine.round_trip_ns()
         least = 2 * trip
         if limit.expire_after_ns is None:
-            allowance = max(limit.interval_ns // 100, least, 2_000_000)
+            allowance = max(limit.interval_ns // 100, least, 3_000_000)
             return Spacing(
                 f"{limit.interval_ns}ns", max_reserved=limit.max_reserved, expire_after=f"{allowance}ns"
             )
