@@ -11,10 +11,8 @@ import typer
 from headway import compiled
 from headway.cli.demo import demo
 from headway.cli.explain import explain
-from headway.cli.inspect import inspect, reset
 from headway.cli.lab import app as lab
 from headway.cli.pace import pace, plot
-from headway.cli.top import top
 
 app = typer.Typer(
     name="headway",
@@ -26,9 +24,30 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(explain)
 app.command()(pace)
-app.command()(top)
-app.command()(inspect)
-app.command()(reset)
+
+try:
+    from headway.cli.inspect import inspect, reset
+    from headway.cli.top import top
+except ModuleNotFoundError as missing:
+    if missing.name not in ("redis", "hiredis"):
+        raise
+
+    def _without_redis(context: typer.Context) -> None:
+        """Needs redis-py: pip install 'headway[redis]'."""
+        typer.echo(
+            f"headway {context.info_name}: this needs redis-py: pip install 'headway[redis]'", err=True
+        )
+        raise typer.Exit(2)
+
+    for _name in ("top", "inspect", "reset"):
+        app.command(_name, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+            _without_redis
+        )
+else:
+    app.command()(top)
+    app.command()(inspect)
+    app.command()(reset)
+
 lab.command(name="pacer")(plot)
 app.add_typer(lab, name="lab")
 
