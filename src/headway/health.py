@@ -41,7 +41,7 @@ def warn_forked(book: Book) -> None:
         book,
         "fork",
         f"{describe(book)} was forked: parent and child now keep the limit each on its own, so together they allow "
-        "twice as much: give each its share, or share one ledger (engine='embedded://DIR', where it is there)",
+        "twice as much: give each its share, or share one ledger (engine='embedded://DIR')",
     )
 
 

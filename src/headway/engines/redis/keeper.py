@@ -52,7 +52,6 @@ class Keeper:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._listener: threading.Thread | None = None
-        self._subscribed = threading.Event()
         self.stopped = False
         # Whether it has to be woken to be there in a millisecond.
         self._resting = True
@@ -95,7 +94,7 @@ class Keeper:
             self._thread.start()
 
     def listen(self) -> None:
-        """Make sure that messages are heard; the first one waits until the server has confirmed it."""
+        """Make sure that messages are heard; what is said before the subscription stands is asked for."""
         if self._listener is None:
             with self._lock:
                 if self._listener is None and not self.stopped:  # type: ignore[redundant-expr] # by another thread
