@@ -230,12 +230,12 @@ class FleetLimiter(Limiter):
         self, account: Account, costs: tuple[int, ...], deadline: int | None, patient: bool = True
     ) -> Ask:
         longest = NEVER if deadline is None else float(max(0, deadline - self._clock.now()) // TICK)
-        return Ask(account, self._engine.new_ticket(), costs, patient, longest)
+        return Ask(account, costs, patient, longest)
 
     def try_acquire(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
         keys, costs = self.request(key, cost)
         account = self._account(keys)
-        ask = Ask(account, self._engine.new_ticket(), costs, False, 0.0)
+        ask = Ask(account, costs, False, 0.0)
         try:
             self._engine.lane(account).ask(ask)
         except EngineUnavailable as error:
@@ -252,7 +252,7 @@ class FleetLimiter(Limiter):
     async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
         keys, costs = self.request(key, cost)
         account = self._account(keys)
-        ask = Ask(account, self._engine.new_ticket(), costs, False, 0.0)
+        ask = Ask(account, costs, False, 0.0)
         try:
             await self._engine.task_lane(account, need_loop()).ask(ask)
         except EngineUnavailable as error:

@@ -98,7 +98,7 @@ def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
 
     limiter.peek()
     account = limiter._spec.account((None,))
-    one, other = (Ask(account, limiter._engine.new_ticket(), (1,), True) for _ in range(2))
+    one, other = (Ask(account, (1,), True) for _ in range(2))
     lane = limiter._engine.lane(account)
     lane.queue.append(other)
     lane.ask(one)

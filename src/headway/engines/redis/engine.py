@@ -88,7 +88,7 @@ class Engine:
         self.deferred: set[Account] = set()
         self.keeper = Keeper(self)
         self._streams = itertools.count()
-        self._tickets = itertools.count(1)
+        self.tickets = itertools.count(1)
         self._boxes: weakref.WeakKeyDictionary[Account, Letterbox] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._greeted: set[bytes] = set()
@@ -101,9 +101,6 @@ class Engine:
 
     def new_stream(self) -> bytes:
         return self.process + b"%04x" % (next(self._streams) & 0xFFFF)
-
-    def new_ticket(self) -> int:
-        return next(self._tickets)
 
     # -- where -------------------------------------------------------------------------------------------
 
@@ -141,14 +138,14 @@ class Engine:
             except StopIteration:
                 self._greeted.add(wire.ident)
 
-    async def greet_async(self, wire: TaskWire) -> None:
+    async def greet_async(self, wire: TaskWire, deadline: float) -> None:
         self._complained = ""
         if wire.ident not in self._greeted:
             flow = greeting(self)
             try:
                 payload = next(flow)
                 while True:
-                    payload = flow.send(await wire.ask(payload))
+                    payload = flow.send(await wire.ask(payload, deadline))
             except StopIteration:
                 self._greeted.add(wire.ident)
 

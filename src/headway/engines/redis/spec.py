@@ -16,7 +16,7 @@ from headway.core.ledger import Rule
 from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
 from headway.engines.redis import words
-from headway.engines.redis.account import Account, Anchor
+from headway.engines.redis.account import Account, Anchor, Terms
 from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, book_script
 from headway.engines.redis.words import TICK
 
@@ -33,7 +33,7 @@ MOST_ACCOUNTS = 4096
 """Accounts that are kept before those of ledgers that have expired are looked for."""
 
 
-class Spec:
+class Spec(Terms):
     """A limiter's part of every command."""
 
     def __init__(
