@@ -7,9 +7,9 @@ are the verbs, what happens when the server does not answer, and what the limite
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway import talk
 from headway.clock import as_clock
@@ -26,7 +26,7 @@ from headway.engines.redis import open_engine
 from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, Ask, Look, Request, Row
 from headway.engines.redis.spec import Spec
 from headway.engines.redis.words import GRANTED, NEVER, PAUSE, REFUSED, RESET, STANDING, TICK, numbers
-from headway.errands import obtain, sleep_to_slot
+from headway.errands import Errand, Say, obtain
 from headway.errors import (
     Closed,
     EngineUnavailable,
@@ -45,6 +45,8 @@ from headway.status import Denied, Status, seconds, status_of
 if TYPE_CHECKING:
     from headway.core.remote import Remote
     from headway.engines.redis.account import Account
+
+_T = TypeVar("_T")
 
 ERROR_MODES = ("closed", "open", "local")
 LOSS_MODES = ("quarantine", "trust")
@@ -217,8 +219,7 @@ class FleetLimiter(Limiter):
     # -- asking ------------------------------------------------------------------------------------------
 
     def _account(self, keys: tuple[str | None, ...]) -> Account:
-        if self._closed:
-            raise Closed(self.name)
+        self._check_open()
         return self._spec.account(keys if self._spec.metrics else keys[:1])
 
     def _permit(self, ask: Ask) -> Permit:
@@ -309,7 +310,7 @@ class FleetLimiter(Limiter):
         try:
             self._engine.lane(account).ask(ask)
             if ask.verdict != GRANTED or ask.slot > ask.heard or self._too_late(ask):
-                ask = self._wait(ask, costs, deadline)
+                ask = self._run(self._waiting(ask, costs, deadline))
         except Late as late:
             raise self._refused(ask, key, cost, timeout, _why(late)) from None
         except EngineUnavailable as error:
@@ -327,7 +328,7 @@ class FleetLimiter(Limiter):
         try:
             await self._engine.task_lane(account, need_loop()).ask(ask)
             if ask.verdict != GRANTED or ask.slot > ask.heard or self._too_late(ask):
-                ask = await self._wait_async(ask, costs, deadline)
+                ask = await self._run_async(self._waiting(ask, costs, deadline))
         except Late as late:
             raise self._refused(ask, key, cost, timeout, _why(late)) from None
         except EngineUnavailable as error:
@@ -351,54 +352,36 @@ class FleetLimiter(Limiter):
 
     # -- waiting -----------------------------------------------------------------------------------------
 
-    def _begin_wait(self, ask: Ask) -> None:
+    def _waiting(self, ask: Ask, costs: tuple[int, ...], deadline: int | None) -> Errand[Ask]:
+        """Until a permit may be spent."""
         if self._max_waiting is not None and self._sleeping >= self._max_waiting:
             ask.withdraw()
             raise _TooMany
-        self._sleeping += 1
-
-    def _errand(self, ask: Ask, costs: tuple[int, ...], deadline: int | None, found: list[Ask]) -> Any:
-        if ask.verdict == REFUSED:
-            raise Late
         account = ask.account
 
         def again() -> Ask:
-            if self._closed:
-                raise Closed(self.name)
+            self._check_open()
             return self._new_ask(account, costs, deadline)
 
-        return obtain(ask, deadline, again, found)
-
-    def _wait(self, ask: Ask, costs: tuple[int, ...], deadline: int | None) -> Ask:
-        found: list[Ask] = []
-        self._begin_wait(ask)
+        self._sleeping += 1
         try:
-            talk.run(self._errand(ask, costs, deadline, found), self._clock, self._book.tell_blocking)
+            found = yield from obtain(ask, deadline, again)
         finally:
             self._sleeping -= 1
-        self._check_open(found[0])
-        return found[0]
-
-    async def _wait_async(self, ask: Ask, costs: tuple[int, ...], deadline: int | None) -> Ask:
-        found: list[Ask] = []
-        self._begin_wait(ask)
-        try:
-            await talk.run_async(self._errand(ask, costs, deadline, found), self._clock)
-        finally:
-            self._sleeping -= 1
-        self._check_open(found[0])
-        return found[0]
-
-    def _check_open(self, ask: Ask) -> None:
         if self._closed:
-            ask.withdraw()
+            found.withdraw()
+            raise Closed(self.name)
+        return found
+
+    def _check_open(self) -> None:
+        if self._closed:
             raise Closed(self.name)
 
-    def _sleep(self, ask: Ask) -> None:
-        talk.run(sleep_to_slot(ask), self._clock, self._book.tell_blocking)
+    def _run(self, errand: Errand[_T]) -> _T:
+        return talk.run(errand, self._clock, self._book.tell_blocking)
 
-    async def _sleep_async(self, ask: Ask) -> None:
-        await talk.run_async(sleep_to_slot(ask), self._clock)
+    def _run_async(self, errand: Errand[_T]) -> Coroutine[Any, Any, _T]:
+        return talk.run_async(errand, self._clock)
 
     def _refused(
         self, ask: Ask, key: Key, cost: Cost, timeout: Timeout, reason: str = "timeout"
@@ -450,30 +433,12 @@ class FleetLimiter(Limiter):
     # -- rarer verbs -------------------------------------------------------------------------------------
 
     def reserve(self, key: Key = None, *, cost: Cost = 1) -> Permit:
-        ask = self._reservation(key, cost)
-        try:
-            self._engine.lane(ask.account).ask(ask)
-        except EngineUnavailable as error:
-            permit: Permit = self._without_engine(error, "reserve", key, cost)
-            return permit
-        except BaseException:
-            ask.withdraw()
-            raise
-        return self._reserved(ask, key, cost)
+        return self._run(self._reserving(key, cost))
 
     async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
-        ask = self._reservation(key, cost)
-        try:
-            await self._engine.task_lane(ask.account, need_loop()).ask(ask)
-        except EngineUnavailable as error:
-            permit: Permit = self._without_engine(error, "reserve", key, cost)
-            return permit
-        except BaseException:
-            ask.withdraw()
-            raise
-        return self._reserved(ask, key, cost)
+        return await self._run_async(self._reserving(key, cost))
 
-    def _reservation(self, key: Key, cost: Cost) -> Ask:
+    def _reserving(self, key: Key, cost: Cost) -> Errand[Permit]:
         keys, costs = self.request(key, cost)
         account = self._account(keys)
         for rule in account.rules:
@@ -481,9 +446,15 @@ class FleetLimiter(Limiter):
                 raise NotPromised(rule.limit)
             if rule.capacity == 0:
                 raise RateLimited(math.inf, limit=rule.limit, key=keys[0], reason="never")
-        return self._new_ask(account, costs, None)
-
-    def _reserved(self, ask: Ask, key: Key, cost: Cost) -> Permit:
+        ask = self._new_ask(account, costs, None)
+        try:
+            yield Say(ask)
+        except EngineUnavailable as error:
+            instead: Permit = self._without_engine(error, "reserve", key, cost)
+            return instead
+        except BaseException:
+            ask.withdraw()
+            raise
         if ask.verdict != GRANTED:
             raise self._refused(ask, key, cost, None, self._reason(ask))
         permit = self._permit(ask)
@@ -491,42 +462,33 @@ class FleetLimiter(Limiter):
             permit.promise(ask.slot)
         return permit
 
-    def _say(self, request: Request) -> None:
+    def _telling(self, request: Request) -> Errand[None]:
         """What only the engine can do or tell: without it there is nothing to fall back on."""
         try:
-            self._engine.lane(request.account).ask(request)
-        except EngineUnavailable:
-            self._tell_trouble("engine_error", request.account, 0.0)
-            raise
-
-    async def _say_async(self, request: Request) -> None:
-        try:
-            await self._engine.task_lane(request.account, need_loop()).ask(request)
+            yield Say(request)
         except EngineUnavailable:
             self._tell_trouble("engine_error", request.account, 0.0)
             raise
 
     def peek(self, key: Key = None, *, cost: Cost = 1) -> Status:
-        look = self._look(key, cost)
-        self._say(look)
-        return status_of(self._survey(look))
+        return self._run(self._peeking(key, cost))
 
     async def peek_async(self, key: Key = None, *, cost: Cost = 1) -> Status:
-        look = self._look(key, cost)
-        await self._say_async(look)
+        return await self._run_async(self._peeking(key, cost))
+
+    def _peeking(self, key: Key, cost: Cost) -> Errand[Status]:
+        keys, costs = self.request(key, cost)
+        look = Look(self._account(keys), costs)
+        yield from self._telling(look)
         return status_of(self._survey(look))
 
-    def _look(self, key: Key, cost: Cost) -> Look:
-        keys, costs = self.request(key, cost)
-        return Look(self._account(keys), costs)
-
     def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
-        self._say(self._pause(seconds, key))
+        self._run(self._pausing(seconds, key))
 
     async def pause_async(self, seconds: float | timedelta, key: str | None = None) -> None:
-        await self._say_async(self._pause(seconds, key))
+        await self._run_async(self._pausing(seconds, key))
 
-    def _pause(self, length: float | timedelta, key: str | None) -> Request:
+    def _pausing(self, length: float | timedelta, key: str | None) -> Errand[None]:
         ns = to_ns(length)
         if ns is None or not 0 <= ns < 1 << 62:
             raise InvalidArgument("seconds", length, "seconds from 0 up, or a timedelta; 0 lifts the pause")
@@ -535,16 +497,17 @@ class FleetLimiter(Limiter):
         account = self._account((key,) * len(self._spec.names))
         if self._listener is not None:
             self._listener.tell("paused", key, None, ns / 1e9)
-        return Request(account, numbers(PAUSE, -(-ns // TICK)))
+        yield from self._telling(Request(account, numbers(PAUSE, -(-ns // TICK))))
 
     def reset(self, key: Key = None) -> None:
-        self._say(self._reset(key))
+        self._run(self._resetting(key))
 
     async def reset_async(self, key: Key = None) -> None:
-        await self._say_async(self._reset(key))
+        await self._run_async(self._resetting(key))
 
-    def _reset(self, key: Key) -> Request:
-        return Request(self._account(self.request(key, 1)[0]), numbers(RESET))
+    def _resetting(self, key: Key) -> Errand[None]:
+        account = self._account(self.request(key, 1)[0])
+        yield from self._telling(Request(account, numbers(RESET)))
 
     def retarget(self, limit: Limits) -> None:
         limits = {metric: self._at_distance(part) for metric, part in _metrics(limit, self._remote).items()}

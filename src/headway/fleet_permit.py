@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, SETTLE, Ask, End
+from headway.errands import sleep_to_slot
 from headway.errors import PermitExpired, PermitFinished
 from headway.outcome import outcome_of
 from headway.permit import ENDS, Permit
@@ -233,14 +234,14 @@ class FleetPermit(Permit):
     def wait(self) -> Permit:
         """Block until the reserved time has come; raises `PermitExpired` if it is over."""
         if self._slot:
-            self._limiter._sleep(self._ask)
+            self._limiter._run(sleep_to_slot(self._ask))
             self._arrived_at_slot()
         return self
 
     async def wait_async(self) -> Permit:
         """Suspend this task until the reserved time has come."""
         if self._slot:
-            await self._limiter._sleep_async(self._ask)
+            await self._limiter._run_async(sleep_to_slot(self._ask))
             self._arrived_at_slot()
         return self
 
