@@ -18,7 +18,7 @@ from headway.outcome import outcome_of
 from headway.permit import ENDS, Permit
 
 if TYPE_CHECKING:
-    from headway.fleet import FleetLimiter
+    from headway.fleet_desk import FleetDesk
 
 
 class Lease:
@@ -116,7 +116,7 @@ class FleetPermit(Permit):
 
     __slots__ = ("_ask", "_leases", "_limiter", "_names")
 
-    def __init__(self, limiter: FleetLimiter, ask: Ask, key: str | None) -> None:
+    def __init__(self, limiter: FleetDesk, ask: Ask, key: str | None) -> None:
         self._limiter = limiter
         self._ask = ask
         self._key = key
