@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, SETTLE, Ask, End
+from headway.errands import sleep_to_slot
 from headway.errors import PermitExpired, PermitFinished
 from headway.outcome import outcome_of
 from headway.permit import ENDS, Permit
 
 if TYPE_CHECKING:
-    from headway.fleet import FleetLimiter
+    from headway.fleet_desk import FleetDesk
 
 
 class Lease:
@@ -115,7 +116,7 @@ class FleetPermit(Permit):
 
     __slots__ = ("_ask", "_leases", "_limiter", "_names")
 
-    def __init__(self, limiter: FleetLimiter, ask: Ask, key: str | None) -> None:
+    def __init__(self, limiter: FleetDesk, ask: Ask, key: str | None) -> None:
         self._limiter = limiter
         self._ask = ask
         self._key = key
@@ -233,14 +234,14 @@ class FleetPermit(Permit):
     def wait(self) -> Permit:
         """Block until the reserved time has come; raises `PermitExpired` if it is over."""
         if self._slot:
-            self._limiter._sleep(self._ask)
+            self._limiter._run(sleep_to_slot(self._ask))
             self._arrived_at_slot()
         return self
 
     async def wait_async(self) -> Permit:
         """Suspend this task until the reserved time has come."""
         if self._slot:
-            await self._limiter._sleep_async(self._ask)
+            await self._limiter._run_async(sleep_to_slot(self._ask))
             self._arrived_at_slot()
         return self
 
