@@ -29,8 +29,11 @@ if first[1] == QUARANTINE then
   if not stored[1] or born == 0 or epoch == epoch_seen or served_by ~= ident or now < last - BACKWARD then
     local old = call('HKEYS', root)
     for _, field in ipairs(old) do
-      if string.sub(field, 1, 1) == 's' then
+      local what = string.sub(field, 1, 1)
+      if what == 's' or what == 'a' then
         call('HDEL', root, field)
+      end
+      if what == 's' then
         call('DEL', root .. ':c' .. string.sub(field, 2))
         call('DEL', root .. ':o' .. string.sub(field, 2))
       end
@@ -93,6 +96,7 @@ local function open(i, key, value, others)
         state = string.sub(state, 25)
       else
         record, state = mine, nil
+        call('HDEL', key, 'a' .. i)
         call('DEL', key .. ':c' .. i)
         call('DEL', key .. ':o' .. i)
       end

@@ -89,6 +89,7 @@
         for _, runs in ipairs(own[i].lists or {}) do
           call('DEL', runs.key)
         end
+        call('HDEL', own[i].key, 'a' .. i)
         own[i].kind.open(own[i], nil)
       end
       paused = 0

@@ -25,7 +25,7 @@ end
 function concurrency.advance(ledger, now)
   local out, lease = ledger.out, ledger.lease
   while first_time(out) <= now - lease do
-    pop_run(out)
+    count_abandoned(ledger, pop_run(out))
   end
 end
 
@@ -85,7 +85,11 @@ function concurrency.more()
     return time_of(ledger.out, need) + ledger.lease - now
   end
 
-  concurrency.abandon = concurrency.complete
+  function concurrency.abandon(ledger, now, cost, mark)
+    concurrency.advance(ledger, now)
+    count_abandoned(ledger, remove_run(ledger.out, mark, cost))
+  end
+
   concurrency.cancel = concurrency.complete
   concurrency.settle = concurrency.complete
 

@@ -39,8 +39,9 @@ local function advance(ledger, now)
   local out, cooling, transit = ledger.out, ledger.cooling, ledger.rule.transit
   if ledger.rule.held then
     while first_time(out) <= now - transit do
-      local due = first_time(out) + transit
-      cool(ledger, due, pop_run(out))
+      local due, count = first_time(out) + transit, pop_run(out)
+      cool(ledger, due, count)
+      count_abandoned(ledger, count)
     end
   end
   while first_time(cooling) <= now do
