@@ -9,8 +9,8 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
   local number_of_kind, _, capacity, a, b, c, d, e, f = unpack_from('<ddddddddd', record)
   local kind = kinds[number_of_kind]
   if record == ARGV[5] and not kind.knows then
-    local ledger = {key = root, index = 1, record = record, kind = kind, rule = {a, b, c, d, e, f, capacity = capacity}}
-    kind.open(ledger, string.sub(stored[3], RECORD + 1))
+    local ledger = {key = root, index = 1, record = record, kind = kind, rule = kind.rule(capacity, a, b, c, d, e, f)}
+    kind.open(ledger, stored[3], RECORD + 1)
     only = ledger
     local wait, take, complete = kind.wait, kind.take, kind.complete
     local n = 0
