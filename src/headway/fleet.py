@@ -82,7 +82,9 @@ class FleetLimiter(FleetDesk):
         self._limits = self._from_afar(limit)
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
-        self._standby = Standby(on_engine_error, local_share, self._limits, self._clock)
+        self._standby = Standby(
+            own_name, on_engine_error, local_share, self._limits, overrides, self._remote, self._clock
+        )
         rules = self._flat_rules(self._limits, self._clock)
         self._check_overrides(overrides, self._clock)
         # A book of our own: it checks requests and counts, and decides nothing.
@@ -247,6 +249,7 @@ class FleetLimiter(FleetDesk):
 
     def close(self) -> None:
         self._spec.close()
+        self._standby.close()
 
     async def close_async(self) -> None:
         self.close()

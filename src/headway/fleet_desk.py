@@ -80,7 +80,7 @@ class FleetDesk(Limiter):
                 ask = self._run(self._waiting(ask, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
             instead = self._unanswered(ask, error, key, cost, timeout)
-            return instead.acquire(key, cost=cost, timeout=timeout)
+            return instead.acquire(key, cost=cost, timeout=self._left(deadline))
         return self._got(ask, key, cost)
 
     async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
@@ -92,7 +92,7 @@ class FleetDesk(Limiter):
                 ask = await self._run_async(self._waiting(ask, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
             instead = self._unanswered(ask, error, key, cost, timeout)
-            return await instead.acquire_async(key, cost=cost, timeout=timeout)
+            return await instead.acquire_async(key, cost=cost, timeout=self._left(deadline))
         return self._got(ask, key, cost)
 
     # -- questions ---------------------------------------------------------------------------------------
@@ -122,6 +122,10 @@ class FleetDesk(Limiter):
     def _deadline(self, timeout: Timeout) -> int | None:
         timeout_ns = self._timeout(timeout)
         return None if timeout_ns is None else self._clock.now() + timeout_ns
+
+    def _left(self, deadline: int | None) -> float | None:
+        """The time-out of who decides instead: it ends when that of the engine would have."""
+        return None if deadline is None else max(0, deadline - self._clock.now()) / 1e9
 
     # -- answers -----------------------------------------------------------------------------------------
 
@@ -168,7 +172,7 @@ class FleetDesk(Limiter):
             raise error
         if self._listener is not None:
             self._listener.tell("engine_error", key, cost)
-        return self._standby.instead(error)
+        return self._standby.instead(error, key, cost)
 
     def _limited_by(self, ask: Ask, key: Key, cost: Cost, why: str, timeout: Timeout) -> RateLimited:
         self._tell_denied(key, cost)

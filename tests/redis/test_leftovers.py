@@ -12,7 +12,7 @@ import types
 import pytest
 from tests.redis.crew import Crew, wait_until
 
-from headway import Limiter, Remote, Spacing, Window, talk
+from headway import Limiter, RateLimited, Remote, Spacing, Window, talk
 from headway.clock import SYSTEM
 from headway.errands import Nap
 from headway.errors import Closed, EngineUnavailable
@@ -139,6 +139,26 @@ os._exit(0)
     assert worker.hear(5) == "0"
 
 
+@pytest.mark.parametrize("mode", ["open", "local"])
+def test_a_child_without_the_engine_is_not_warned_of_itself(crew, mode):
+    worker = crew.start(
+        NOWHERE,
+        f"""
+import logging
+logging.getLogger("headway").addHandler(logging.NullHandler())
+limiter = make("100/minute", on_engine_error={mode!r})
+limiter.acquire()
+pid = os.fork()
+if pid == 0:
+    say(bool(limiter.acquire()))
+    os._exit(0)
+os.waitpid(pid, 0)
+""",
+    )
+    assert worker.hear() == "True"
+    assert worker.join() == ""
+
+
 # -- close -----------------------------------------------------------------------------------------------
 
 
@@ -199,6 +219,16 @@ def test_who_is_called_before_its_bell_hangs_is_not_left_asleep(task):
     assert time.monotonic() - begin < 1
 
 
+def test_close_ends_the_wait_for_who_stands_in(name):
+    limiter = Limiter("10/hour", name=name, engine=NOWHERE, on_engine_error="local")
+    assert limiter.try_acquire()
+    callers = Callers(limiter.acquire)
+    time.sleep(0.2)
+    assert callers.outcomes == []
+    limiter.close()
+    assert [str(outcome) for outcome in callers.join()] == [str(Closed(name))]
+
+
 # -- another limit ---------------------------------------------------------------------------------------
 
 
@@ -212,7 +242,38 @@ def test_a_copy_says_what_was_said_last(valkey, name):
     assert limiter.peek().remaining == 47
 
 
+def test_another_limit_does_not_give_the_share_again(name):
+    limiter = Limiter("100/hour", name=name, engine=NOWHERE, on_engine_error="local")
+    assert sum(bool(limiter.try_acquire()) for _ in range(20)) == 10
+    limiter.retarget("120/hour")
+    assert sum(bool(limiter.try_acquire()) for _ in range(20)) == 2
+
+
 # -- an outage -------------------------------------------------------------------------------------------
+
+
+def test_the_timeout_is_kept_by_who_stands_in(name):
+    limiter = Limiter("10/hour", name=name, engine=NOWHERE, on_engine_error="local", timeout=0.3)
+    limiter.acquire()
+    callers = Callers(limiter.acquire, lambda: asyncio.run(limiter.acquire_async()))
+    assert [type(outcome) for outcome in callers.join()] == [RateLimited, RateLimited]
+
+
+def test_the_share_is_of_the_limit_of_the_key(name):
+    overrides = {"banned": "0/hour", "friend": "1000/hour"}
+    limiter = Limiter("100/hour", name=name, engine=NOWHERE, on_engine_error="local", overrides=overrides)
+    granted = {
+        key: sum(bool(limiter.try_acquire(key)) for _ in range(120)) for key in ("alice", "banned", "friend")
+    }
+    assert granted == {"alice": 10, "banned": 0, "friend": 100}
+
+
+def test_more_than_the_share_is_for_the_engine_alone(name):
+    """The request makes sense, and it is not its cost that is wrong."""
+    limiter = Limiter("100/hour", name=name, engine=NOWHERE, on_engine_error="local")
+    assert isinstance(outcome_of(limiter.try_acquire, cost=50), EngineUnavailable)
+    assert isinstance(outcome_of(limiter.acquire, cost=50), EngineUnavailable)
+    assert limiter.try_acquire(cost=10)
 
 
 def test_a_pause_that_was_not_heard_is_not_told(name):
