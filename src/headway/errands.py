@@ -39,24 +39,39 @@ class Nap(NamedTuple):
 Errand: TypeAlias = Generator[Say | Nap, int, _T]
 
 
-def obtain(ask: Ask, deadline: int | None, again: Callable[[], Ask]) -> Errand[Ask]:
+class TooMany(Late):
+    """More wait already than `max_waiting`."""
+
+
+def obtain(ask: Ask, deadline: int | None, most: int | None, again: Callable[[], Ask]) -> Errand[Ask]:
     """From the ledger's first answer to `ask` until a permit may be spent, which is then returned.
 
-    Raises `Late` when `deadline` comes first. Whatever ends it earlier (a cancellation, Ctrl-C) gives back what it
-    has: a place in the queue, or a slot.
+    Raises `Late` when `deadline` comes first, and at once when `most` wait already. Whatever ends it earlier (a
+    cancellation, Ctrl-C) gives back what it has: a place in the queue, or a slot.
     """
+    spec = ask.account.spec
+    waiters = spec.waiters
     try:
+        if most is not None and len(waiters) >= most:
+            raise TooMany
+        waiters.add(ask)
         while not (yield from served(ask, deadline)):
-            ask = again()
+            before, ask = ask, again()
+            waiters.add(ask)
+            waiters.discard(before)
             yield Say(ask)
+        spec.check_open()
     except BaseException:
         ask.withdraw()
         raise
+    finally:
+        waiters.discard(ask)
     return ask
 
 
 def served(ask: Ask, deadline: int | None) -> Errand[bool]:
     """Until the permit may be spent; False where one has to ask anew."""
+    ask.account.spec.check_open()
     if ask.verdict == REFUSED:
         raise Late
     if ask.verdict == STANDING:
@@ -67,6 +82,7 @@ def served(ask: Ask, deadline: int | None) -> Errand[bool]:
         return True
     if ask.verdict == DENIED:
         yield from back_off(ask, deadline)
+    ask.account.spec.check_open()
     return False
 
 
@@ -121,3 +137,4 @@ def back_off(ask: Ask, deadline: int | None) -> Errand[None]:
     now = ask.heard
     while now < until:
         now = yield Nap(ask, until)
+        ask.account.spec.check_open()

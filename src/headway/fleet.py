@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from headway.fleet_standby import Standby
 from headway.health import check_health, warn_blocking
 from headway.limiter import Limiter, Limits, Listener, Overrides, _as_remote, _metrics
 from headway.permit import Permit
-from headway.status import Status
+from headway.status import Stats, Status
 
 if TYPE_CHECKING:
     from headway.core.remote import Remote
@@ -81,9 +82,9 @@ class FleetLimiter(FleetDesk):
         self._limits = self._from_afar(limit)
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
-        self._closed = False
-        self._sleeping = 0
-        self._standby = Standby(on_engine_error, local_share, self._limits, self._clock)
+        self._standby = Standby(
+            own_name, on_engine_error, local_share, self._limits, overrides, self._remote, self._clock
+        )
         rules = self._flat_rules(self._limits, self._clock)
         self._check_overrides(overrides, self._clock)
         # A book of our own: it checks requests and counts, and decides nothing.
@@ -149,8 +150,7 @@ class FleetLimiter(FleetDesk):
         return f"{Limiter.__repr__(self)[:-1]}, engine={self._engine.address!r})"
 
     def __reduce__(self) -> Any:
-        options = self._options
-        return _rebuild, (options,)
+        return _rebuild, (dict(self._options),)
 
     # -- rarer verbs -------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class FleetLimiter(FleetDesk):
             return self._unanswered(ask, error, key, cost).reserve(key, cost=cost)
         if ask.verdict != GRANTED:
             raise self._limited_by(ask, key, cost, reason(ask), None)
-        permit = self._permit(ask)
+        permit = self._got(ask, key, cost)
         if ask.slot > ask.heard:
             permit.promise(ask.slot)
         return permit
@@ -213,9 +213,9 @@ class FleetLimiter(FleetDesk):
         if key is not None and not isinstance(key, str):
             raise InvalidKey(key)
         account = self._account((key,) * len(self._spec.names))
+        yield from self._telling(Request(account, numbers(PAUSE, -(-ns // TICK))))
         if self._listener is not None:
             self._listener.tell("paused", key, None, ns / 1e9)
-        yield from self._telling(Request(account, numbers(PAUSE, -(-ns // TICK))))
 
     def reset(self, key: Key = None) -> None:
         self._run(self._resetting(key))
@@ -237,21 +237,23 @@ class FleetLimiter(FleetDesk):
         self._spec.allowance_ns = fleet_terms.allowance_ns(rules, self._engine)
         self._spec.declare(fleet_terms.text_of(limits), rules)
         self._standby.retarget(limits)
+        # A copy that is made of it elsewhere says what this one says: the newest governs.
+        self._options["limit"] = limit
 
     async def retarget_async(self, limit: Limits) -> None:
         self.retarget(limit)
 
+    def stats(self) -> Stats:
+        spec = self._spec
+        return replace(Limiter.stats(self), waiting=len(spec.waiters), keys=len(spec.accounts))
+
     def close(self) -> None:
-        self._closed = True
-        for account in list(self._spec.accounts.values()):
-            for ask in [*account.standing.values(), *account.sleepers]:
-                ask.withdraw()
-                ask.void = True
-                ask.ring()
+        self._spec.close()
+        self._standby.close()
 
     async def close_async(self) -> None:
         self.close()
 
 
 def _rebuild(options: dict[str, Any]) -> FleetLimiter:
-    return FleetLimiter(options.pop("limit"), **options)
+    return FleetLimiter(**options)

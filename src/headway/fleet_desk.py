@@ -15,7 +15,7 @@ from headway.desk import Cost, Key, Timeout, timeout_to_ns
 from headway.drive import need_loop
 from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, Ask
 from headway.engines.redis.words import GRANTED, NEVER, TICK
-from headway.errands import Errand, obtain
+from headway.errands import Errand, TooMany, obtain
 from headway.errors import Closed, EngineUnavailable
 from headway.fleet_answers import denied, limited
 from headway.fleet_permit import FleetPermit, HeldFleetPermit
@@ -38,14 +38,12 @@ _T = TypeVar("_T")
 class FleetDesk(Limiter):
     """The hot half of a `FleetLimiter`, which furnishes it."""
 
-    __slots__ = ("_clock", "_closed", "_engine", "_held", "_leased", "_sleeping", "_spec", "_standby")
+    __slots__ = ("_clock", "_engine", "_held", "_leased", "_spec", "_standby")
 
     _clock: Clock
-    _closed: bool
     _engine: Engine
     _held: bool
     _leased: list[int]
-    _sleeping: int
     _spec: Spec
     _standby: Standby
 
@@ -82,7 +80,7 @@ class FleetDesk(Limiter):
                 ask = self._run(self._waiting(ask, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
             instead = self._unanswered(ask, error, key, cost, timeout)
-            return instead.acquire(key, cost=cost, timeout=timeout)
+            return instead.acquire(key, cost=cost, timeout=self._left(deadline))
         return self._got(ask, key, cost)
 
     async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
@@ -94,14 +92,15 @@ class FleetDesk(Limiter):
                 ask = await self._run_async(self._waiting(ask, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
             instead = self._unanswered(ask, error, key, cost, timeout)
-            return await instead.acquire_async(key, cost=cost, timeout=timeout)
+            return await instead.acquire_async(key, cost=cost, timeout=self._left(deadline))
         return self._got(ask, key, cost)
 
     # -- questions ---------------------------------------------------------------------------------------
 
     def _account(self, keys: tuple[str | None, ...]) -> Account:
-        self._check_open()
         spec = self._spec
+        if spec.closed:
+            raise Closed(self.name)
         return spec.account(keys if spec.metrics else keys[:1])
 
     def _question(self, key: Key, cost: Cost) -> Ask:
@@ -123,6 +122,10 @@ class FleetDesk(Limiter):
     def _deadline(self, timeout: Timeout) -> int | None:
         timeout_ns = self._timeout(timeout)
         return None if timeout_ns is None else self._clock.now() + timeout_ns
+
+    def _left(self, deadline: int | None) -> float | None:
+        """The time-out of who decides instead: it ends when that of the engine would have."""
+        return None if deadline is None else max(0, deadline - self._clock.now()) / 1e9
 
     # -- answers -----------------------------------------------------------------------------------------
 
@@ -169,7 +172,7 @@ class FleetDesk(Limiter):
             raise error
         if self._listener is not None:
             self._listener.tell("engine_error", key, cost)
-        return self._standby.instead(error)
+        return self._standby.instead(error, key, cost)
 
     def _limited_by(self, ask: Ask, key: Key, cost: Cost, why: str, timeout: Timeout) -> RateLimited:
         self._tell_denied(key, cost)
@@ -190,27 +193,8 @@ class FleetDesk(Limiter):
 
     def _waiting(self, ask: Ask, deadline: int | None) -> Errand[Ask]:
         """Until a permit may be spent."""
-        if self._max_waiting is not None and self._sleeping >= self._max_waiting:
-            raise TooMany
         account, costs = ask.account, ask.costs
-
-        def again() -> Ask:
-            self._check_open()
-            return self._new_ask(account, costs, deadline)
-
-        self._sleeping += 1
-        try:
-            found = yield from obtain(ask, deadline, again)
-        finally:
-            self._sleeping -= 1
-        if self._closed:
-            found.withdraw()
-            raise Closed(self.name)
-        return found
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(self.name)
+        return obtain(ask, deadline, self._max_waiting, lambda: self._new_ask(account, costs, deadline))
 
     # -- ends --------------------------------------------------------------------------------------------
 
@@ -229,7 +213,3 @@ class FleetDesk(Limiter):
                 book.check_health()
         if self._listener is not None:
             self._listener.tell_end(permit, {1: "complete", 2: "cancel", 3: "abandon"}.get(how, "settled"))
-
-
-class TooMany(Late):
-    """More wait already than `max_waiting`."""

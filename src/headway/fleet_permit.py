@@ -1,11 +1,13 @@
 """A permit from a shared ledger: it knows where it came from, until when it may be spent, and tells the ledger how it
 ended.
 
-Its end is posted and not waited for; if it is lost with its process, the lease or `max_transit` covers for it.
+Its end is posted and not waited for; if it is lost with its process, the lease or `max_transit` covers for it. It is
+the permit of the process that took it: what a forked child does with its copy ends nothing.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Mapping
@@ -90,6 +92,18 @@ class Lease:
 
 
 _order = threading.Lock()
+_process = os.getpid()
+
+
+def after_fork() -> None:
+    """In a forked child: permits are the parent's, and so is the thread that may have had the lock."""
+    global _order, _process
+    _order = threading.Lock()
+    _process = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)
 
 
 def say_end(ask: Ask, leases: list[Lease] | None, how: int, actual: tuple[int, ...] | None = None) -> None:
@@ -114,7 +128,7 @@ def say_end(ask: Ask, leases: list[Lease] | None, how: int, actual: tuple[int, .
 class FleetPermit(Permit):
     """What `acquire` returns on a shared engine."""
 
-    __slots__ = ("_ask", "_leases", "_limiter", "_names")
+    __slots__ = ("_ask", "_leases", "_limiter", "_names", "_taken_by")
 
     def __init__(self, limiter: FleetDesk, ask: Ask, key: str | None) -> None:
         self._limiter = limiter
@@ -124,6 +138,7 @@ class FleetPermit(Permit):
         self._owner = self._task = self._slot = 0
         self._names = ask.account.spec.names
         self._leases: list[Lease] | None = None
+        self._taken_by = _process
         self._book = limiter._book
         self._held = limiter._held
         if limiter._leased:
@@ -191,7 +206,8 @@ class FleetPermit(Permit):
         self._end = SETTLE
         self._limiter._ended(self, SETTLE)
         spent = tuple(actual.get(i, taken) for i, taken in enumerate(costs))
-        say_end(self._ask, self._leases, SETTLE, spent)
+        if self._taken_by == _process:
+            say_end(self._ask, self._leases, SETTLE, spent)
 
     def _finish(self, how: int) -> None:
         if self._end:
@@ -202,7 +218,7 @@ class FleetPermit(Permit):
     def _hand_back(self, how: int) -> None:
         self._limiter._ended(self, how)
         # Completing tells the ledger something only where permits are held; giving back always does.
-        if (self._held or how == CANCEL) and not self._ask.void:
+        if (self._held or how == CANCEL) and not self._ask.void and self._taken_by == _process:
             say_end(self._ask, self._leases, how)
 
     def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
@@ -259,7 +275,7 @@ class HeldFleetPermit(FleetPermit):
 
     def __del__(self) -> None:
         # A constructor that failed leaves an object without fields.
-        if getattr(self, "_ask", None) is None or self._end:
+        if getattr(self, "_ask", None) is None or self._end or self._taken_by != _process:
             return
         self._end = ABANDON
         # Nothing is sent from a finalizer: a window's permit comes back when its transit is over, and the keeper ends

@@ -2,6 +2,8 @@
 
 The twins of `headway.drive`. What goes wrong with an effect is thrown into the errand, and whatever else ends it early
 closes it: either way it gives back what it has.
+
+Who naps for the first time does not sleep yet, but looks again: it may have been called before its bell hung there.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ def run(errand: Errand[_T], clock: Clock, on_block: Callable[[], None]) -> _T:
                 if isinstance(effect, Say):
                     account = effect.request.account
                     account.spec.engine.lane(account).ask(effect.request)
+                elif effect.request.bell is not bell:
+                    effect.request.bell = bell
                 else:
                     if running_loop() is not None:
                         on_block()
-                    effect.request.bell = bell
                     clock.park(bell.lock, effect.until)
                     bell.rearm()
             except BaseException as error:  # noqa: BLE001 - the errand raises it again, if it is not dealt with
@@ -57,8 +60,9 @@ async def run_async(errand: Errand[_T], clock: Clock) -> _T:
                 if isinstance(effect, Say):
                     account = effect.request.account
                     await account.spec.engine.task_lane(account, loop).ask(effect.request)
-                else:
+                elif effect.request.bell is not bell:
                     effect.request.bell = bell
+                else:
                     await clock.park_async(bell.future, effect.until)
                     bell.rearm()
             except BaseException as error:  # noqa: BLE001 - the errand raises it again, if it is not dealt with

@@ -224,7 +224,7 @@ def test_cancellation_at_every_moment(valkey, name, limit):
             await call()
 
     asyncio.run(main())
-    assert limiter._sleeping == 0
+    assert limiter.stats().waiting == 0
 
 
 def test_a_dropped_permit_is_told_and_comes_back(valkey, name):

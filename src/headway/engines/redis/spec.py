@@ -19,6 +19,7 @@ from headway.engines.redis import words
 from headway.engines.redis.account import Account, Anchor, Terms
 from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, book_script
 from headway.engines.redis.words import TICK
+from headway.errors import Closed
 
 if TYPE_CHECKING:
     from headway.clock import Clock
@@ -71,12 +72,38 @@ class Spec(Terms):
         self.tell = tell
         self.accounts: dict[Any, Account] = {}
         self.room_for = MOST_ACCOUNTS
+        # Who waits for a permit, whatever the key and the way to wait; and whether nobody is let in any more.
+        self.waiters: set[Ask] = set()
+        self.closed = False
         self.anchors: dict[bytes, Anchor] = {}
         self._wall = (0.0, 0)
         self._stretch = 1 + clock.drift_ppm / 1e6 + engine.drift_ppm / 1e6
         self._resolution = max(1, int(clock.resolution * 1e9))
         self.declare(text, rules)
         specs.add(self)
+
+    def begin(self) -> None:
+        """Nobody of this process asks, waits or holds; so it is in a forked child."""
+        self.waiters.clear()
+        for account in list(self.accounts.values()):
+            account.begin()
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed(self.name)
+
+    def close(self) -> None:
+        """Let nobody in any more, and have those who wait notice it."""
+        self.closed = True
+        asks = set(self.waiters)
+        for account in list(self.accounts.values()):
+            asks.update(account.standing.values(), account.sleepers)
+        for ask in asks:
+            # Whoever's question is on its way looks whether we are closed when the answer is there.
+            if ask.verdict in (words.GRANTED, words.STANDING):
+                ask.withdraw()
+                ask.void = True
+            ask.ring()
 
     def declare(self, text: str, rules: tuple[Rule, ...]) -> None:
         """Say from now on that these are the limits; the one who said so last is right."""
@@ -209,8 +236,7 @@ class Spec(Terms):
 def after_fork() -> None:
     """In a forked child: streams, places in queues and leases are the parent's."""
     for spec in list(specs):
-        for account in list(spec.accounts.values()):
-            account.begin()
+        spec.begin()
 
 
 if hasattr(os, "register_at_fork"):
