@@ -48,6 +48,7 @@ cdef class Anchor:
 
 cdef class Terms:
     cdef public object anchors, engine
+    cdef public tuple usual
     cdef public Clock clock
     cdef public bytes text
     cdef public double drift, generation, lease, sharded
@@ -56,7 +57,7 @@ cdef class Terms:
 
 cdef class Account:
     cdef public Terms spec
-    cdef public object key, lanes, standing, sleepers, leases, rules, ends
+    cdef public object key, lanes, task_lane, standing, sleepers, leases, rules, ends
     cdef public tuple keys, front
     cdef public bytes epoch, ident, opening, over, reopening, packed
     cdef public dict framed

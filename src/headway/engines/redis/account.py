@@ -79,6 +79,7 @@ class Terms:
 
     __slots__ = (
         "allowance_ns", "anchors", "clock", "drift", "engine", "generation", "lease", "sharded", "text", "timeout_ns",
+        "usual",
     )  # fmt: skip
 
     engine: Engine
@@ -93,6 +94,8 @@ class Terms:
     timeout_ns: int
     allowance_ns: int
     """How late after its slot a permit may still be spent."""
+    usual: tuple[Account, tuple[int, ...]] | None
+    """The account and the costs of who has no key and wants one permit, once that has been found out."""
 
 
 class Account:
@@ -123,6 +126,7 @@ class Account:
         "sleepers",
         "spec",
         "standing",
+        "task_lane",
         "visited",
         "waiting",
         "walled",
@@ -150,7 +154,9 @@ class Account:
 
     def begin(self) -> None:
         """Nobody of this process asks, waits or holds; so it is in a forked child."""
+        # One for threads (None), and one for each event loop; the last one that a task has used is kept at hand.
         self.lanes: dict[Any, Any] = {}
+        self.task_lane: Any = None
         # Who stands in the ledger's queue, who sleeps until a promised slot, and what is held under a lease.
         self.standing: dict[int, Ask] = {}
         self.sleepers: set[Ask] = set()

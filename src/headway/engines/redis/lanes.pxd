@@ -40,3 +40,9 @@ cdef class TaskLane(Lane):
     cpdef _deliver(self, list batch)
 
     cdef _next(self)
+
+
+cpdef ThreadLane lane_of_threads(Account account)
+
+@cython.locals(lane=TaskLane)
+cpdef TaskLane lane_of_tasks(Account account, loop)

@@ -380,3 +380,25 @@ class TaskLane(Lane):
             raise
         finally:
             self._deliver(batch)
+
+
+def lane_of_threads(account: Account) -> ThreadLane:
+    """The stream of this process's threads."""
+    lane: ThreadLane | None = account.lanes.get(None)
+    if lane is None:
+        lane = account.lanes.setdefault(None, ThreadLane(account))
+    return lane
+
+
+def lane_of_tasks(account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane:
+    """The stream of an event loop's tasks."""
+    lane: TaskLane | None = account.task_lane
+    if lane is None or lane.loop is not loop:
+        lane = account.lanes.get(id(loop))
+        if lane is None or lane.loop is not loop:
+            for name, old in list(account.lanes.items()):
+                if name is not None and old.loop.is_closed():
+                    del account.lanes[name]
+            lane = account.lanes[id(loop)] = TaskLane(account, loop)
+        account.task_lane = lane
+    return lane

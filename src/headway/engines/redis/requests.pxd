@@ -33,12 +33,17 @@ cdef inline bytes pack_end(double how, double ticket, tuple costs, tuple marks, 
     return packed
 
 
+cdef int GRANTED
+
+
 cdef class Request:
     cdef public Account account
     cdef public object bell, error, waiter
     cdef public bytes command, epoch
     cdef public bint done, doubtful, orphan, void
     cdef object __weakref__
+
+    cdef begin(self, Account account, bytes command)
 
     cpdef Py_ssize_t hear(self, Talk talk, tuple said, Py_ssize_t position) except -1
 
@@ -53,8 +58,15 @@ cdef class Ask(Request):
     cdef public int verdict
     cdef public bint patient, returned, stood
 
+    @cython.locals(now=cython.longlong)
+    cpdef bint spendable(self) except -1
+
     cpdef bytes said(self, Py_ssize_t times)
 
+    @cython.locals(width=cython.Py_ssize_t, end=cython.Py_ssize_t, verdict=cython.int, received=cython.longlong, delay=cython.double)
+    cpdef Py_ssize_t hear(self, Talk talk, tuple said, Py_ssize_t position) except -1
+
+    @cython.locals(spec=Terms)
     cpdef grant(self, double delay, tuple marks, double shift, bytes epoch, long long sent, long long received)
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
 
+# A C value where this file is compiled.
+GRANTED = words.GRANTED
+
 NOTHING = numbers(words.POLL, 0)
 """A command of no consequence."""
 
@@ -81,6 +84,9 @@ class Request:
     )
 
     def __init__(self, account: Account, command: bytes) -> None:
+        self.begin(account, command)
+
+    def begin(self, account: Account, command: bytes) -> None:
         self.account = account
         self.command = command
         self.done = False
@@ -148,7 +154,7 @@ class Ask(Request):
     def __init__(
         self, account: Account, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
     ) -> None:
-        Request.__init__(self, account, b"")
+        self.begin(account, b"")
         self.costs = costs
         self.patient = patient
         self.longest = longest
@@ -160,6 +166,16 @@ class Ask(Request):
         self.shift = self.due = self.quarantine = self.pause = 0.0
         self.slot = self.expires = self.ready = self.heard = 0
         self.stood = self.returned = False
+
+    def spendable(self) -> bool:
+        """Whether it is there now: not denied, not for later, and not for so long ago that it is another's by now."""
+        if self.verdict != GRANTED or self.slot > self.heard:
+            return False
+        now = self.account.spec.clock.now()
+        if now <= self.expires:
+            return True
+        self.heard = now
+        return False
 
     def said(self, times: int) -> bytes:
         """The command, for so many who want the same."""
@@ -174,17 +190,11 @@ class Ask(Request):
         self.heard = received = talk.received
         width = len(self.costs)
         verdict = int(said[position])
-        if verdict == words.GRANTED:
+        if verdict == GRANTED:
             end = position + 2 + 2 * width
-            self.due = talk.now + said[position + 1]
-            self.grant(
-                said[position + 1],
-                said[position + 2 : end],
-                talk.shift,
-                talk.heard_epoch,
-                talk.since,
-                received,
-            )
+            delay, marks = said[position + 1], said[position + 2 : end]
+            self.due = talk.now + delay
+            self.grant(delay, marks, talk.shift, talk.heard_epoch, talk.since, received)
             if self.orphan:
                 self.give_back()
             return end
@@ -219,9 +229,11 @@ class Ask(Request):
         self.epoch = epoch
         self.heard = received
         self.slot = received + spec.stretched(delay) if delay > 0 else received
-        self.expires = sent + int(max(0.0, delay) * TICK) + spec.allowance_ns
+        self.expires = sent + spec.allowance_ns
+        if delay > 0:
+            self.expires += int(delay * TICK)
         # Last: another thread may look at it just now, to give it back.
-        self.verdict = words.GRANTED
+        self.verdict = GRANTED
 
     def called(self, delay: float, marks: tuple[float, ...], epoch: bytes, granted: int, heard: int) -> None:
         """Its turn has come: granted at the earliest at one time on our clock, and heard of at the other."""
