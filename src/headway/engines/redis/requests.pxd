@@ -33,7 +33,7 @@ cdef inline bytes pack_end(double how, double ticket, tuple costs, tuple marks, 
     return packed
 
 
-cdef int GRANTED
+cdef int GRANTED, SEVERAL
 
 
 cdef class Request:

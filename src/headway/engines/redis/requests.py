@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
 
-# A C value where this file is compiled.
-GRANTED = words.GRANTED
+# C values where this file is compiled.
+GRANTED, SEVERAL = words.GRANTED, words.SEVERAL
 
 NOTHING = numbers(words.POLL, 0)
 """A command of no consequence."""
@@ -188,6 +188,17 @@ class Ask(Request):
         self.quarantine = talk.quarantine
         self.pause = talk.pause
         self.heard = received = talk.received
+        if not talk.several and said[position] == SEVERAL:
+            talk.several, talk.tally = int(said[position + 1]), said[position + 2]
+            position += 3
+        if talk.several:
+            talk.several -= 1
+            self.due = talk.now
+            marks = (said[position], talk.tally)
+            self.grant(0.0, marks, talk.shift, talk.heard_epoch, talk.since, received)
+            if self.orphan:
+                self.give_back()
+            return position + 1
         width = len(self.costs)
         verdict = int(said[position])
         if verdict == GRANTED:

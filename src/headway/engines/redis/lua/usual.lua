@@ -21,15 +21,29 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
         what, x, y, z, times, cost = unpack_from('<dddddd', ARGV[from])
       end
       if what == TRY and cost > 0 then
-        while done < times and wait(ledger, now, cost) == 0 do
+        if wait(ledger, now, cost) > 0 then
+          break
+        elseif times == 1 then
           said[n + 1], said[n + 2], said[n + 3] = 1, 0, take(ledger, now, cost)
           said[n + 4] = ledger.tally
-          n, done = n + 4, done + 1
+          n = n + 4
+        else
+          -- What is there for all of them together is there for each. All that differs in their answers is the mark.
+          local all = wait(ledger, now, cost * times) == 0
+          local mark = all and kind.alike and take(ledger, now, cost * times)
+          local head = n
+          said[n + 1], said[n + 2], said[n + 3] = 4, 0, 0
+          n = n + 3
+          repeat
+            n, done = n + 1, done + 1
+            said[n] = mark or take(ledger, now, cost)
+          until done == times or not all and wait(ledger, now, cost) > 0
+          said[head + 2], said[head + 3] = done, ledger.tally
+          if done < times then
+            break
+          end
+          done = 0
         end
-        if done < times then
-          break
-        end
-        done = 0
       elseif what == END and x == 1 and complete then
         local ticket, mark = y, times
         complete(ledger, now, z, mark)

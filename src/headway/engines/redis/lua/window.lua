@@ -1,7 +1,7 @@
 -- Port of core/window.py: never more than n in any w. Permits are free, cooling or out, and the sum is n.
 
 local window = {
-  reserves = true, rule = 0, open = 0, state = 0, wait = 0, exact = 0, take = 0, complete = 0, reset_after = 0, more = 0,
+  reserves = true, alike = true, rule = 0, open = 0, state = 0, wait = 0, exact = 0, take = 0, complete = 0, reset_after = 0, more = 0,
 }
 kinds[2] = window
 
