@@ -319,7 +319,8 @@ class Talk:
 
     __slots__ = (
         "account", "batch", "epoch", "first", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine",
-        "received", "said", "sent", "seq", "several", "shift", "since", "status", "stream", "tally", "timeout_ns", "waiting",
+        "received", "said", "sent", "seq", "several", "shift", "since", "status", "stream", "tally", "timeout_ns",
+        "waiting",
     )  # fmt: skip
 
     def __init__(

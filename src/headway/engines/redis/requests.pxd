@@ -63,8 +63,10 @@ cdef class Ask(Request):
 
     cpdef bytes said(self, Py_ssize_t times)
 
-    @cython.locals(width=cython.Py_ssize_t, end=cython.Py_ssize_t, verdict=cython.int, received=cython.longlong, delay=cython.double)
+    @cython.locals(width=cython.Py_ssize_t, end=cython.Py_ssize_t, verdict=cython.int)
     cpdef Py_ssize_t hear(self, Talk talk, tuple said, Py_ssize_t position) except -1
+
+    cdef got(self, Talk talk, double delay, tuple marks)
 
     @cython.locals(spec=Terms)
     cpdef grant(self, double delay, tuple marks, double shift, bytes epoch, long long sent, long long received)

@@ -187,44 +187,48 @@ class Ask(Request):
         self.done = True
         self.quarantine = talk.quarantine
         self.pause = talk.pause
-        self.heard = received = talk.received
+        self.heard = talk.received
         if not talk.several and said[position] == SEVERAL:
             talk.several, talk.tally = int(said[position + 1]), said[position + 2]
             position += 3
         if talk.several:
             talk.several -= 1
-            self.due = talk.now
-            marks = (said[position], talk.tally)
-            self.grant(0.0, marks, talk.shift, talk.heard_epoch, talk.since, received)
-            if self.orphan:
-                self.give_back()
+            self.got(talk, 0.0, (said[position], talk.tally))
             return position + 1
         width = len(self.costs)
         verdict = int(said[position])
         if verdict == GRANTED:
             end = position + 2 + 2 * width
-            delay, marks = said[position + 1], said[position + 2 : end]
-            self.due = talk.now + delay
-            self.grant(delay, marks, talk.shift, talk.heard_epoch, talk.since, received)
-            if self.orphan:
-                self.give_back()
+            self.got(talk, said[position + 1], said[position + 2 : end])
             return end
         self.verdict = verdict
         if verdict == words.STANDING:
-            self.stood = True
-            self.ready = received + self.account.spec.stretched(said[position + 1])
-            if self.orphan:
-                self.account.post(Withdraw(self))
-            elif self.account.standing.get(self.ticket) is not self:
-                self.epoch = talk.heard_epoch
-                self.account.stand(self)
-                if self.orphan:
-                    self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
+            self.stands(talk, said[position + 1])
             return position + 2
         if verdict == words.DENIED:
             self.rows, position = rows_of(said, position + 1, width)
             return position
         return position + 1
+
+    def got(self, talk: Talk, delay: float, marks: tuple[float, ...]) -> None:
+        """It was granted."""
+        self.due = talk.now + delay
+        self.grant(delay, marks, talk.shift, talk.heard_epoch, talk.since, talk.received)
+        if self.orphan:
+            self.give_back()
+
+    def stands(self, talk: Talk, wait: float) -> None:
+        """It stands in the ledger's queue, and can be expected to be called after `wait`."""
+        account = self.account
+        self.stood = True
+        self.ready = talk.received + account.spec.stretched(wait)
+        if self.orphan:
+            account.post(Withdraw(self))
+        elif account.standing.get(self.ticket) is not self:
+            self.epoch = talk.heard_epoch
+            account.stand(self)
+            if self.orphan:
+                self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
 
     def grant(
         self, delay: float, marks: tuple[float, ...], shift: float, epoch: bytes, sent: int, received: int
