@@ -110,7 +110,7 @@ class FleetDesk(Limiter):
             usual = self._spec.usual
             if usual is None:
                 keys, costs = self.request(key, cost)
-                usual = self._spec.usual = (self._account(keys), costs)
+                usual = self._spec.make_usual(self._account(keys), costs)
             return usual
         keys, costs = self.request(key, cost)
         return self._account(keys), costs

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined"
 """Many in one command: a batch of questions is answered as if each had come alone, in their order, at that moment.
 
 The script takes short cuts for those who ask for the same (one command with a count, one answer with a mark for each),
@@ -16,7 +17,7 @@ from headway.core.ledger import EXACT
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Spacing, Window
 from headway.core.remote import Remote
 from headway.engines.redis.lanes import lane_of_threads
-from headway.engines.redis.requests import CANCEL, COMPLETE, Ask, End
+from headway.engines.redis.requests import CANCEL, COMPLETE, Ask, End, Request
 from headway.engines.redis.words import DENIED, GRANTED, STANDING
 
 LIMITS = {
@@ -44,7 +45,7 @@ class Alone:
         # A time that never was is nearer for a script.
         return mark, max(self.ledger.tally, -EXACT)
 
-    def end(self, how, cost, mark, tally, now):
+    def end(self, now, how, cost, mark, tally):
         if how == COMPLETE:
             self.ledger.complete(now, cost, mark)
         else:
@@ -59,13 +60,15 @@ def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed)
     engine = limiter._engine
     account = limiter._spec.account((None,))
     alone = Alone(limiter._spec.rules[0])
-    held, now, several = [], START, 0
+    held: list[tuple[Ask, int]] = []
+    now, several = START, 0
     try:
         for _ in range(60):
             now += random.choice([0, 1, 700, 30_000, 400_000])
             engine.fixed_time = float(now)
             limiter._spec.anchors.clear()  # time does not run here
-            batch, expected = [], []
+            batch: list[Request] = []
+            expected: list[tuple[int, ...] | int] = []
             for _ in range(random.randint(1, 6)):
                 if held and random.random() < 0.3:
                     ask, cost = held.pop(random.randrange(len(held)))
@@ -81,8 +84,9 @@ def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed)
             lane.ask(batch[0])
             for request, wanted in zip(batch, expected, strict=True):
                 if isinstance(wanted, tuple):
-                    alone.end(*wanted, now)
+                    alone.end(now, *wanted)
                     continue
+                assert isinstance(request, Ask)
                 answer = alone.ask(wanted, now)
                 said = tuple(int(part) for part in request.marks) if request.verdict == GRANTED else None
                 assert said == answer, (now, wanted)

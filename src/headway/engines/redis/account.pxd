@@ -5,6 +5,7 @@ from libc.string cimport memcpy
 
 
 cdef Py_ssize_t HEAD_SIZE
+cdef tuple SIZES
 
 
 # Numbers as the scripts read them; the interpreted form uses the struct module. Little-endian machines only, which

@@ -44,6 +44,8 @@ log = logging.getLogger("headway")
 Flow = Generator[bytes, Any, None]
 
 HEAD_SIZE = HEAD.size
+SIZES = tuple(b"$%d\r\n" % size for size in range(512))
+"""What stands before an argument of the Redis protocol, by its length."""
 ATTEMPTS = 12
 PARTS_ARE_MISSING = ("HEADWAY_LOST", "no such key", "index out of range")
 SLACK = 1000
@@ -240,8 +242,8 @@ class Account:
             middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text, self.over)
             self.framed[same] = middle
         said = talk.said if prelude is None else [prelude, *talk.said]
-        if len(said) == 1:
-            return b"%b%b%b$%d\r\n%b\r\n" % (self.opening, head, middle, len(said[0]), said[0])
+        if len(said) == 1 and len(said[0]) < len(SIZES):
+            return b"".join((self.opening, head, middle, SIZES[len(said[0])], said[0], b"\r\n"))
         return b"*%d%b%b%b%b" % (self.parts + len(said), self.reopening, head, middle, framed(*said))
 
     def hear(self, talk: Talk) -> None:

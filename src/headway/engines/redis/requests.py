@@ -6,6 +6,7 @@ answer: what it was granted goes straight back.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +31,16 @@ NOTHING = numbers(words.POLL, 0)
 """A command of no consequence."""
 
 _once = threading.Lock()
+
+
+def after_fork() -> None:
+    """In a forked child: a thread of its parent may have had the lock."""
+    global _once
+    _once = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)
 
 Row = tuple[float, float, float, float, float, float]
 """Of one rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""

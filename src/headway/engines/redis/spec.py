@@ -139,11 +139,18 @@ class Spec(Terms):
     def tidy(self) -> None:
         """Forget the accounts of ledgers that may be gone by now."""
         now = self.clock.now()
-        self.usual = None
         for keys, account in list(self.accounts.items()):
             if account.expires < now and not account.busy and not account.lanes_busy():
                 del self.accounts[keys]
+        self.usual = None
         self.room_for = max(MOST_ACCOUNTS, 2 * len(self.accounts))
+
+    def make_usual(self, account: Account, costs: tuple[int, ...]) -> tuple[Account, tuple[int, ...]]:
+        """Remember what most callers ask for, unless the account was forgotten or the limiter closed meanwhile."""
+        usual = self.usual = (account, costs)
+        if self.closed or account not in self.accounts.values():
+            self.usual = None
+        return usual
 
     def places(self, keys: tuple[str | None, ...]) -> tuple[bytes, ...]:
         """The Redis keys: the root, and one for each metric's ledger. All have one hash tag, so they share a slot."""
