@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headway import talk
 from headway.desk import Cost, Key, Timeout, timeout_to_ns
 from headway.drive import need_loop
+from headway.engines.redis.lanes import lane_of_tasks, lane_of_threads
 from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, Ask
 from headway.engines.redis.words import GRANTED, NEVER, TICK
 from headway.errands import Errand, TooMany, obtain
 from headway.errors import Closed, EngineUnavailable
 from headway.fleet_answers import denied, limited
-from headway.fleet_permit import FleetPermit, HeldFleetPermit
+from headway.fleet_permit import FleetPermit, new_fleet_permit
 from headway.flows import Late
 from headway.limiter import Limiter
 from headway.permit import Permit
@@ -53,7 +54,7 @@ class FleetDesk(Limiter):
         while True:
             ask = self._question(key, cost)
             try:
-                self._engine.lane(ask.account).ask(ask)
+                lane_of_threads(ask.account).ask(ask)
             except BaseException as error:  # noqa: BLE001 - raised again, if nobody decides instead
                 return self._unanswered(ask, error, key, cost).try_acquire(key, cost=cost)
             answer = self._verdict(ask, key, cost)
@@ -64,7 +65,7 @@ class FleetDesk(Limiter):
         while True:
             ask = self._question(key, cost)
             try:
-                await self._engine.task_lane(ask.account, need_loop()).ask(ask)
+                await lane_of_tasks(ask.account, need_loop()).ask(ask)
             except BaseException as error:  # noqa: BLE001 - as above
                 return self._unanswered(ask, error, key, cost).try_acquire(key, cost=cost)
             answer = self._verdict(ask, key, cost)
@@ -72,11 +73,11 @@ class FleetDesk(Limiter):
                 return answer
 
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
-        deadline = self._deadline(timeout)
+        deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         ask = self._patient_question(key, cost, deadline)
         try:
-            self._engine.lane(ask.account).ask(ask)
-            if self._not_yet(ask):
+            lane_of_threads(ask.account).ask(ask)
+            if not ask.spendable():
                 ask = self._run(self._waiting(ask, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
             instead = self._unanswered(ask, error, key, cost, timeout)
@@ -84,11 +85,11 @@ class FleetDesk(Limiter):
         return self._got(ask, key, cost)
 
     async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
-        deadline = self._deadline(timeout)
+        deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         ask = self._patient_question(key, cost, deadline)
         try:
-            await self._engine.task_lane(ask.account, need_loop()).ask(ask)
-            if self._not_yet(ask):
+            await lane_of_tasks(ask.account, need_loop()).ask(ask)
+            if not ask.spendable():
                 ask = await self._run_async(self._waiting(ask, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
             instead = self._unanswered(ask, error, key, cost, timeout)
@@ -103,18 +104,29 @@ class FleetDesk(Limiter):
             raise Closed(self.name)
         return spec.account(keys if spec.metrics else keys[:1])
 
+    def _whose(self, key: Key, cost: Cost) -> tuple[Account, tuple[int, ...]]:
+        """The account that is asked, and for how much of each metric."""
+        if key is None and type(cost) is int and cost == 1:
+            usual = self._spec.usual
+            if usual is None:
+                keys, costs = self.request(key, cost)
+                usual = self._spec.usual = (self._account(keys), costs)
+            return usual
+        keys, costs = self.request(key, cost)
+        return self._account(keys), costs
+
     def _question(self, key: Key, cost: Cost) -> Ask:
         """Of who does not wait."""
-        keys, costs = self.request(key, cost)
-        return Ask(self._account(keys), self._engine.new_ticket(), costs, False, 0.0)
+        account, costs = self._whose(key, cost)
+        return Ask(account, costs, False, 0.0)
 
     def _patient_question(self, key: Key, cost: Cost, deadline: int | None) -> Ask:
-        keys, costs = self.request(key, cost)
-        return self._new_ask(self._account(keys), costs, deadline)
+        account, costs = self._whose(key, cost)
+        return self._new_ask(account, costs, deadline)
 
     def _new_ask(self, account: Account, costs: tuple[int, ...], deadline: int | None) -> Ask:
         longest = NEVER if deadline is None else float(max(0, deadline - self._clock.now()) // TICK)
-        return Ask(account, self._engine.new_ticket(), costs, True, longest)
+        return Ask(account, costs, True, longest)
 
     def _timeout(self, timeout: Timeout) -> int | None:
         return self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
@@ -139,26 +151,11 @@ class FleetDesk(Limiter):
         self._tell_denied(key, cost)
         return denied(ask, key)
 
-    def _not_yet(self, ask: Ask) -> bool:
-        """Whether the permit is for later, or was for so long ago that it is another's by now."""
-        if ask.verdict != GRANTED or ask.slot > ask.heard:
-            return True
-        now = self._clock.now()
-        if now <= ask.expires:
-            return False
-        ask.heard = now
-        return True
-
     def _got(self, ask: Ask, key: Key, cost: Cost) -> Permit:
-        permit = self._permit(ask)
+        permit = new_fleet_permit(self, ask, self._held, self._leased)
         if self._listener is not None:
             self._listener.tell("granted", key, cost)
         return permit
-
-    def _permit(self, ask: Ask) -> Permit:
-        self._book.granted += 1
-        kind = HeldFleetPermit if self._held else FleetPermit
-        return kind(self, ask, ask.account.key)
 
     def _unanswered(
         self, ask: Ask, error: BaseException, key: Key, cost: Cost, timeout: Timeout = ...

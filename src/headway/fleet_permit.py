@@ -128,33 +128,29 @@ def say_end(ask: Ask, leases: list[Lease] | None, how: int, actual: tuple[int, .
 class FleetPermit(Permit):
     """What `acquire` returns on a shared engine."""
 
-    __slots__ = ("_ask", "_leases", "_limiter", "_names", "_taken_by")
+    __slots__ = ("_ask", "_leases", "_limiter", "_taken_by")
 
-    def __init__(self, limiter: FleetDesk, ask: Ask, key: str | None) -> None:
-        self._limiter = limiter
-        self._ask = ask
-        self._key = key
-        self._end = 0
-        self._owner = self._task = self._slot = 0
-        self._names = ask.account.spec.names
-        self._leases: list[Lease] | None = None
-        self._taken_by = _process
-        self._book = limiter._book
-        self._held = limiter._held
-        if limiter._leased:
-            self._leases = [Lease(ask, rule) for rule in limiter._leased if ask.costs[rule]]
-            for lease in self._leases:
-                lease.all = self._leases
-                ask.account.leases[ask.ticket, lease.rule] = lease
-            ask.account.spec.engine.look_after(ask.account)
+    _ask: Ask
+    _leases: list[Lease] | None
+    _limiter: FleetDesk
+    _taken_by: int
+
+    def _lease(self, rules: list[int]) -> None:
+        """Have somebody speak for its holder as long as it is held."""
+        ask = self._ask
+        self._leases = [Lease(ask, rule) for rule in rules if ask.costs[rule]]
+        for lease in self._leases:
+            lease.all = self._leases
+            ask.account.leases[ask.ticket, lease.rule] = lease
+        ask.account.spec.engine.look_after(ask.account)
 
     @property
     def cost(self) -> Any:
         """What was taken: a number, or a number for each metric."""
-        costs = self._ask.costs
-        if self._names[0] is None:
+        costs, names = self._ask.costs, self._ask.account.spec.names
+        if names[0] is None:
             return costs[0]
-        return {name: cost for name, cost in zip(self._names, costs, strict=True) if cost}
+        return {name: cost for name, cost in zip(names, costs, strict=True) if cost}
 
     @property
     def delay(self) -> float:
@@ -291,3 +287,24 @@ class HeldFleetPermit(FleetPermit):
             source=self,
             stacklevel=2,
         )
+
+
+def new_fleet_permit(limiter: FleetDesk, ask: Ask, held: bool, leased: list[int]) -> FleetPermit:
+    """What was granted to `ask`, counted; made without a constructor, as one call in two would be that."""
+    permit: FleetPermit = (
+        HeldFleetPermit.__new__(HeldFleetPermit) if held else FleetPermit.__new__(FleetPermit)
+    )
+    book = limiter._book
+    book.granted += 1
+    permit._limiter = limiter
+    permit._ask = ask
+    permit._key = ask.account.key
+    permit._end = 0
+    permit._owner = permit._task = permit._slot = 0
+    permit._leases = None
+    permit._taken_by = _process
+    permit._book = book
+    permit._held = held
+    if leased:
+        permit._lease(leased)
+    return permit

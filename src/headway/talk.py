@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from headway.drive import TaskBell, ThreadBell, need_loop, running_loop
+from headway.engines.redis.lanes import lane_of_tasks, lane_of_threads
 from headway.errands import Errand, Say
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def run(errand: Errand[_T], clock: Clock, on_block: Callable[[], None]) -> _T:
             try:
                 if isinstance(effect, Say):
                     account = effect.request.account
-                    account.spec.engine.lane(account).ask(effect.request)
+                    lane_of_threads(account).ask(effect.request)
                 elif effect.request.bell is not bell:
                     effect.request.bell = bell
                 else:
@@ -59,7 +60,7 @@ async def run_async(errand: Errand[_T], clock: Clock) -> _T:
             try:
                 if isinstance(effect, Say):
                     account = effect.request.account
-                    await account.spec.engine.task_lane(account, loop).ask(effect.request)
+                    await lane_of_tasks(account, loop).ask(effect.request)
                 elif effect.request.bell is not bell:
                     effect.request.bell = bell
                 else:

@@ -185,12 +185,12 @@ def test_close_reaches_who_is_about_to_wait(valkey, name, monkeypatch):
     limiter = Limiter("1 concurrent", name=name, engine=valkey.url)
     held = limiter.acquire()
 
-    def lane(account):
+    def place_of(account):
         monkeypatch.undo()
         limiter.close()
-        return limiter._engine.lane(account)
+        return limiter._engine.place_of(account)
 
-    monkeypatch.setattr(limiter._engine, "lane", lane)
+    monkeypatch.setattr(limiter._engine, "place_of", place_of)
     callers = Callers(limiter.acquire)
     assert [type(outcome) for outcome in callers.join()] == [Closed]
     watch = Limiter("1 concurrent", name=name, engine=valkey.url)

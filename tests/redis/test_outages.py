@@ -10,6 +10,7 @@ import pytest
 from tests.redis.crew import wait_until
 
 from headway import Limiter, Permit, RateLimited, Remote, Window
+from headway.engines.redis.lanes import lane_of_threads
 from headway.errors import EngineUnavailable
 
 pytestmark = pytest.mark.realtime
@@ -202,7 +203,7 @@ def test_more_threads_than_travel_in_one_command(valkey, name):
         outcomes.append(limiter.try_acquire())
 
     threads = [threading.Thread(target=work) for _ in range(400)]
-    with limiter._engine.lane(limiter._spec.account((None,))).lock:  # so that all of them have to wait
+    with lane_of_threads(limiter._spec.account((None,))).lock:  # so that all of them have to wait
         for thread in threads:
             thread.start()
         time.sleep(0.3)

@@ -133,6 +133,8 @@ def describe(sheet: Sheet) -> list[tuple[str, str]]:
         said.append(("next permit", next_permit(sheet)))
     if sheet.waiting > meta.waiting:
         said.append(("reserved", f"{sheet.waiting - meta.waiting} slots, promised for later"))
+    if sheet.abandoned:
+        said.append(("abandoned", f"{sheet.abandoned}, that came back without an end"))
     for ledger in sheet.ledgers:
         numbers = ", ".join(f"{name} {value}" for name, value in rule_numbers(ledger).items())
         said.append(("rule", f"{ledger.get_rule().limit.kind}: {numbers} (times in us)"))
@@ -155,9 +157,10 @@ def details(sheet: Sheet) -> dict[str, Any]:
                 "numbers_us": rule_numbers(ledger),
                 "state": state(ledger, sheet.now),
                 "remaining": ledger.remaining(sheet.now),
+                "abandoned": lapses,
                 "reset_after": ledger.reset_after(sheet.now) / 1e6,
             }
-            for ledger in sheet.ledgers
+            for ledger, lapses in zip(sheet.ledgers, sheet.lapses, strict=True)
         ],
     }
 

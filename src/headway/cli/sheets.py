@@ -18,7 +18,7 @@ from headway.core.bucket import BucketLedger
 from headway.core.ledger import FOREVER, Ledger
 from headway.core.spacing import SpacingLedger
 from headway.core.window import WindowLedger
-from headway.engines.redis.ledgers import Stored, decode
+from headway.engines.redis.ledgers import Stored, decode, unnoted
 from headway.engines.redis.words import META
 
 FORMAT = 1
@@ -66,13 +66,17 @@ class Meta:
 
 @dataclass(slots=True)
 class Sheet:
-    """One key's ledgers as they were at `now`: one for each rule of a combined limit."""
+    """One key's ledgers as they were at `now`: one for each rule of a combined limit.
+
+    `lapses` says of each how many of its permits came back without an end.
+    """
 
     address: Address
     limit: str
     meta: Meta
     now: int
     ledgers: list[Ledger]
+    lapses: list[int]
 
     @property
     def held_up(self) -> int:
@@ -104,6 +108,11 @@ class Sheet:
     @property
     def in_flight(self) -> int:
         return max((ledger.in_flight(self.now) for ledger in self.ledgers), default=0)
+
+    @property
+    def abandoned(self) -> int:
+        """Permits that came back without an end since the ledger began; under several rules they are the same ones."""
+        return max(self.lapses, default=0)
 
     @property
     def wait(self) -> int | None:
@@ -185,12 +194,19 @@ def read_sheet(address: Address, dumped: list[Any], limit: bytes | None) -> Shee
     meta = None if data is None else Meta.read(data)
     if meta is None:
         return None
-    stored = [Stored(*parts[at : at + 3]) for at in range(0, len(parts), 3) if parts[at] is not None]
-    # What was written before a loss is void.
-    ledgers = [decode(one) for one in stored if one.epoch in (b"", meta.epoch)]
     text = own_part((limit or b"?").decode(errors="replace"), address.metric)
     now = max(int(unpack_from("<d", time)[0]), meta.last)
-    return Sheet(address, text, meta, now, ledgers) if ledgers or address.metric is None else None
+    sheet = Sheet(address, text, meta, now, [], [])
+    for value, cooling, out, abandoned in zip(*(iter(parts),) * 4, strict=True):
+        if value is None:
+            continue
+        stored = Stored(value, cooling, out)
+        # What was written before a loss is void.
+        if stored.epoch in (b"", meta.epoch):
+            ledger = decode(stored)
+            sheet.ledgers.append(ledger)
+            sheet.lapses.append(int(abandoned or 0) + unnoted(stored, ledger, now))
+    return sheet if sheet.ledgers or address.metric is None else None
 
 
 def own_part(text: str, metric: str | None) -> str:

@@ -18,9 +18,10 @@ from headway.cli.register import STEPS, Register
 from headway.cli.sheets import Sheet
 from headway.errors import EngineUnavailable, HeadwayError, seconds_text
 
-HEADS = ("name", "key", "limit", "left", "out", "waiting", "next permit", "held up", "seen")
+HEADS = ("name", "key", "limit", "left", "out", "abandoned", "waiting", "next permit", "held up", "seen")
 WORDS = 3
 """Columns of words; the others are numbers."""
+ABANDONED = HEADS.index("abandoned")
 
 Uri = Annotated[
     str, typer.Argument(help="The engine, as a Limiter is given it: redis://host:6379/0", metavar="URI")
@@ -151,11 +152,20 @@ def cells(sheet: Sheet) -> tuple[str, ...]:
         sheet.limit,
         f"{sheet.remaining}/{sheet.capacity}" if sheet.ledgers else "",
         str(sheet.in_flight or ""),
+        str(sheet.abandoned or ""),
         str(sheet.waiting or ""),
         next_permit(sheet),
         held_up(sheet),
         ago(sheet.now - sheet.meta.last),
     )
+
+
+def rows(sheets: Sequence[Sheet]) -> list[tuple[str, ...]]:
+    """The table, heads first. What was abandoned has a column only where there is any: a terminal is narrow."""
+    table = [HEADS, *map(cells, sheets)]
+    if any(sheet.abandoned for sheet in sheets):
+        return table
+    return [row[:ABANDONED] + row[ABANDONED + 1 :] for row in table]
 
 
 def remark(more: int) -> str:
@@ -166,14 +176,14 @@ def plain(sheets: Sequence[Sheet], more: int) -> str:
     """The table without a terminal."""
     if not sheets:
         return "no ledgers"
-    rows = [HEADS, *map(cells, sheets)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    table = rows(sheets)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(
             cell.ljust(width) if column < WORDS else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in rows
+        for row in table
     ]
     return "\n".join([*lines, *filter(None, [remark(more)])])
 
@@ -184,12 +194,13 @@ def picture(
     """The table on a terminal, no higher than it."""
     room = max(1, console.height - 5)
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    for number, head in enumerate(HEADS):
+    heads, *lines = rows(sheets[:room])
+    for number, head in enumerate(heads):
         words = number < WORDS
         table.add_column(head, justify="left" if words else "right", no_wrap=True, overflow="ellipsis")
-    for sheet in sheets[:room]:
+    for sheet, line in zip(sheets, lines, strict=False):
         style = "red" if held_up(sheet) else "yellow" if sheet.waiting else ""
-        table.add_row(*map(Text, cells(sheet)), style=style)
+        table.add_row(*map(Text, line), style=style)
     title = f"{register.engine.address}, {len(sheets)} ledgers"
     if not register.complete:
         title += ", still looking"
@@ -212,6 +223,7 @@ def as_data(sheet: Sheet) -> dict[str, Any]:
         "remaining": sheet.remaining,
         "capacity": sheet.capacity,
         "in_flight": sheet.in_flight,
+        "abandoned": sheet.abandoned,
         "waiting": sheet.waiting,
         "next_permit": None if sheet.wait is None else sheet.wait / 1e6,
         "exact": sheet.exact,

@@ -21,7 +21,7 @@ from collections.abc import Generator
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.ledgers import Meta, Stored, decode, encode
+from headway.engines.redis.ledgers import Meta, Stored, decode, encode, unnoted
 from headway.engines.redis.scripts import plain_script
 from headway.engines.redis.words import command, kind_of, no_script
 from headway.errors import LimitMismatch
@@ -48,18 +48,19 @@ def adopt(account: Account) -> Generator[bytes, Any, None]:
     now = int(max(meta.last, spec.engine.fixed_time or unpack("<d", time)[0]))
     longest, said = meta.expires - now, []
     for i, (rule, place) in enumerate(zip(account.rules, where, strict=True)):
-        value, cooling, out = parts[3 * i : 3 * i + 3]
+        value, cooling, out, _ = parts[4 * i : 4 * i + 4]
         stored = Stored(value or b"", cooling, out)
         if not value or (place != 1 and stored.epoch != meta.epoch):
-            said += [b"%d" % place, b"", b"", b""]  # there is none, or its root has forgotten it
+            said += [b"%d" % place, b"", b"", b"", b"0"]  # there is none, or its root has forgotten it
             continue
         if stored.kind != kind_of(rule):
             existing = yield command(b"HGET", account.keys[0], b"l")
             raise LimitMismatch(spec.name, existing.decode(), spec.text.decode())
         ledger = decode(stored)
+        abandoned = unnoted(stored, ledger, now)
         ledger.adopt(rule, now)
         longest = max(longest, ledger.reset_after(now) + GRACE)
-        said += [b"%d" % place, *encode(ledger, place, now, meta.epoch)]
+        said += [b"%d" % place, *encode(ledger, place, now, meta.epoch), b"%d" % abandoned]
     after = meta._replace(seq=meta.seq + 1, last=now, expires=now + longest, governed=spec.generation)
     ms = b"%d" % (int(longest) // 1000 + 2)
     yield from _run("adopt", *keys, before, after.pack(), spec.text, ms, *said)

@@ -23,7 +23,6 @@ from headway.engines.redis.address import Address
 from headway.engines.redis.ears import Subscription
 from headway.engines.redis.greeting import greeting
 from headway.engines.redis.keeper import Keeper
-from headway.engines.redis.lanes import TaskLane, ThreadLane
 from headway.engines.redis.letters import Letterbox
 from headway.engines.redis.place import Place
 from headway.engines.redis.requests import End
@@ -88,7 +87,7 @@ class Engine:
         self.deferred: set[Account] = set()
         self.keeper = Keeper(self)
         self._streams = itertools.count()
-        self._tickets = itertools.count(1)
+        self.tickets = itertools.count(1)
         self._boxes: weakref.WeakKeyDictionary[Account, Letterbox] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._greeted: set[bytes] = set()
@@ -101,9 +100,6 @@ class Engine:
 
     def new_stream(self) -> bytes:
         return self.process + b"%04x" % (next(self._streams) & 0xFFFF)
-
-    def new_ticket(self) -> int:
-        return next(self._tickets)
 
     # -- where -------------------------------------------------------------------------------------------
 
@@ -141,14 +137,14 @@ class Engine:
             except StopIteration:
                 self._greeted.add(wire.ident)
 
-    async def greet_async(self, wire: TaskWire) -> None:
+    async def greet_async(self, wire: TaskWire, deadline: float) -> None:
         self._complained = ""
         if wire.ident not in self._greeted:
             flow = greeting(self)
             try:
                 payload = next(flow)
                 while True:
-                    payload = flow.send(await wire.ask(payload))
+                    payload = flow.send(await wire.ask(payload, deadline))
             except StopIteration:
                 self._greeted.add(wire.ident)
 
@@ -170,23 +166,6 @@ class Engine:
         return self._round_trip
 
     # -- talking -----------------------------------------------------------------------------------------
-
-    def lane(self, account: Account) -> ThreadLane:
-        """The stream of this process's threads."""
-        lane: ThreadLane | None = account.lanes.get(None)
-        if lane is None:
-            lane = account.lanes.setdefault(None, ThreadLane(account))
-        return lane
-
-    def task_lane(self, account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane:
-        """The stream of an event loop's tasks."""
-        lane: TaskLane | None = account.lanes.get(id(loop))
-        if lane is None or lane.loop is not loop:
-            for name, old in list(account.lanes.items()):
-                if name is not None and old.loop.is_closed():
-                    del account.lanes[name]
-            lane = account.lanes[id(loop)] = TaskLane(account, loop)
-        return lane
 
     def post(self, request: Request) -> None:
         """Say something without waiting for an answer; never blocks, never raises.

@@ -18,7 +18,7 @@ from collections import deque
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.lanes import MOST
+from headway.engines.redis.lanes import MOST, lane_of_threads
 from headway.engines.redis.requests import NOTHING, Call, Poll, Renew, Request
 from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import read_numbers
@@ -160,7 +160,7 @@ class Keeper:
             request = self.errands[0]
             if not request.epoch or request.epoch == request.account.epoch:
                 try:
-                    self.engine.lane(request.account).ask(request)
+                    lane_of_threads(request.account).ask(request)
                 except EngineUnavailable as error:
                     self.engine.complain(error)
                     if not request.doubtful:
@@ -196,7 +196,7 @@ class Keeper:
     def visit(self, account: Account, now: int) -> None:
         """Give signs of life for everybody who waits or holds there."""
         account.visited = now
-        lane = self.engine.lane(account)
+        lane = lane_of_threads(account)
         signs = []
         for place, lease in list(account.leases.items()):
             if lease.dropped:

@@ -123,6 +123,11 @@ def decode(stored: Stored) -> Ledger:
     return ledger
 
 
+def unnoted(stored: Stored, ledger: Ledger, now: int) -> int:
+    """How many of its permits have come back without an end since it was stored, so that no script has counted them."""
+    return sum(_ints(stored.out)[1::2]) - ledger.in_flight(now)
+
+
 def encode(ledger: Ledger, key: int, now: int, epoch: bytes = b"") -> Stored:
     """What to store; `key` says which of the keys it is in, `now` (ticks) in which period of the calendar we are."""
     front = record_of(ledger.get_rule(), key, now) + (epoch if key != 1 else b"")

@@ -31,7 +31,9 @@ class Letter:
         self.written = False
 
     def payload(self, ident: bytes) -> bytes:
-        talk = Talk(self.account, [self.request], self.stream, self.number, ident, 1 << 40)
+        talk = Talk(
+            self.account, [self.request], [self.request.command], self.stream, self.number, ident, 1 << 40
+        )
         talk.sent = self.account.spec.clock.now()
         talk.epoch = self.request.epoch
         return self.account.compose(talk, None)

@@ -146,14 +146,11 @@ class Place:
         wire = TaskWire(self, loop)
         try:
             await wire.open(deadline)
-            timer = loop.call_at(deadline, wire.give_up)
             try:
-                await self.engine.greet_async(wire)
+                await self.engine.greet_async(wire, deadline)
             except BaseException:
                 wire.close()
                 raise
-            finally:
-                timer.cancel()
         except TROUBLE as error:
             raise unreachable(error) from error
         self._loops[loop] = wire

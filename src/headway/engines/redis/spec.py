@@ -16,7 +16,7 @@ from headway.core.ledger import Rule
 from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
 from headway.engines.redis import words
-from headway.engines.redis.account import Account, Anchor
+from headway.engines.redis.account import Account, Anchor, Terms
 from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, book_script
 from headway.engines.redis.words import TICK
 from headway.errors import Closed
@@ -34,7 +34,7 @@ MOST_ACCOUNTS = 4096
 """Accounts that are kept before those of ledgers that have expired are looked for."""
 
 
-class Spec:
+class Spec(Terms):
     """A limiter's part of every command."""
 
     def __init__(
@@ -74,6 +74,7 @@ class Spec:
         self.room_for = MOST_ACCOUNTS
         # Who waits for a permit, whatever the key and the way to wait; and whether nobody is let in any more.
         self.waiters: set[Ask] = set()
+        self.usual = None
         self.closed = False
         self.anchors: dict[bytes, Anchor] = {}
         self._wall = (0.0, 0)
@@ -95,6 +96,7 @@ class Spec:
     def close(self) -> None:
         """Let nobody in any more, and have those who wait notice it."""
         self.closed = True
+        self.usual = None
         asks = set(self.waiters)
         for account in list(self.accounts.values()):
             asks.update(account.standing.values(), account.sleepers)
@@ -117,6 +119,7 @@ class Spec:
         )
         self.queue = not promising
         self.script = book_script(kinds, self.queue)
+        self.usual = None
         for account in list(self.accounts.values()):
             account.renew(self.rules if self.rules_for is None else self.rules_of(account))
 
@@ -136,6 +139,7 @@ class Spec:
     def tidy(self) -> None:
         """Forget the accounts of ledgers that may be gone by now."""
         now = self.clock.now()
+        self.usual = None
         for keys, account in list(self.accounts.items()):
             if account.expires < now and not account.busy and not account.lanes_busy():
                 del self.accounts[keys]

@@ -1,8 +1,8 @@
 -- Write a ledger back as it is under another rule, unless somebody was there in between.
 --
 -- KEYS as in book.lua. ARGV[1] the meta data as it was read, ARGV[2] as it shall be, ARGV[3] the limits as text, ARGV[4]
--- the least time to live in milliseconds; then of each rule: which key, what to store (empty: leave it alone), and its two
--- lists of runs. Answers 1 if it was written.
+-- the least time to live in milliseconds; then of each rule: which key, what to store (empty: leave it alone), its two lists of
+-- runs, and how many permits were found to be abandoned. Answers 1 if it was written.
 
 local call, RUN, CHUNK = redis.call, 16, 256
 
@@ -27,13 +27,16 @@ local function write(list, runs)
   call('PEXPIRE', list, ms)
 end
 
-for i = 5, #ARGV, 4 do
-  local key, rule = KEYS[tonumber(ARGV[i])], (i - 1) / 4
+for i = 5, #ARGV, 5 do
+  local key, rule = KEYS[tonumber(ARGV[i])], i / 5
   if ARGV[i + 1] ~= '' then
     call('HSET', key, 's' .. rule, ARGV[i + 1])
     call('PEXPIRE', key, ms)
     write(key .. ':c' .. rule, ARGV[i + 2])
     write(key .. ':o' .. rule, ARGV[i + 3])
+    if ARGV[i + 4] ~= '0' then
+      call('HINCRBY', key, 'a' .. rule, ARGV[i + 4])
+    end
   end
 end
 return 1

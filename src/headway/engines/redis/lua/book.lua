@@ -29,8 +29,11 @@ if first[1] == QUARANTINE then
   if not stored[1] or born == 0 or epoch == epoch_seen or served_by ~= ident or now < last - BACKWARD then
     local old = call('HKEYS', root)
     for _, field in ipairs(old) do
-      if string.sub(field, 1, 1) == 's' then
+      local what = string.sub(field, 1, 1)
+      if what == 's' or what == 'a' then
         call('HDEL', root, field)
+      end
+      if what == 's' then
         call('DEL', root .. ':c' .. string.sub(field, 2))
         call('DEL', root .. ':o' .. string.sub(field, 2))
       end
@@ -85,14 +88,15 @@ local opened, trouble = {}, nil
 -- is not in the root itself: after a loss it is void), and its state. Ledgers of others in the queue are taken as they are.
 local function open(i, key, value, others)
   local mine = string.sub(ARGV[5], (i - 1) * RECORD + 1, i * RECORD)
-  local record, state = mine, nil
+  local record, state, from = mine, nil, 1
   if value then
-    record, state = string.sub(value, 1, RECORD), string.sub(value, RECORD + 1)
+    record, state, from = string.sub(value, 1, RECORD), value, RECORD + 1
     if key ~= root then
-      if string.sub(state, 1, 24) == epoch then
-        state = string.sub(state, 25)
+      if string.sub(value, RECORD + 1, RECORD + 24) == epoch then
+        from = from + 24
       else
         record, state = mine, nil
+        call('HDEL', key, 'a' .. i)
         call('DEL', key .. ':c' .. i)
         call('DEL', key .. ':o' .. i)
       end
@@ -120,9 +124,9 @@ local function open(i, key, value, others)
   local _, _, capacity, a, b, c, d, e, f = unpack_from('<ddddddddd', record)
   local ledger = {
     id = key .. ':' .. i, key = key, index = i, record = record, kind = kinds[kind],
-    rule = {a, b, c, d, e, f, capacity = capacity}, foreign = foreign,
+    rule = kinds[kind].rule(capacity, a, b, c, d, e, f), foreign = foreign,
   }
-  ledger.kind.open(ledger, state)
+  ledger.kind.open(ledger, state, from)
   if ledger.kind.knows and not ledger.kind.knows(ledger, now) then
     trouble = EDGES
   end

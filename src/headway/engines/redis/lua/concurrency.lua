@@ -1,16 +1,22 @@
 -- Port of core/concurrency.py: at most n at the same time, each until its hand-back or the end of its lease. The lease is
 -- the ledger's and not the rule's: under a newer rule, those who are out rely on what they were told.
 
-local concurrency = {held = true}
+local concurrency = {
+  held = true, rule = 0, open = 0, state = 0, advance = 0, wait = 0, exact = 0, take = 0, complete = 0, reset_after = 0,
+  more = 0,
+}
 kinds[5] = concurrency
 
-function concurrency.open(ledger, state)
+function concurrency.rule(capacity, lease)
+  return {capacity = capacity, lease = lease}
+end
+
+function concurrency.open(ledger, state, from)
   local key = ledger.key .. ':o' .. ledger.index
   ledger.tally = 0
-  ledger.rule.lease = ledger.rule[1]
   if state then
-    ledger.lease = unpack_from('<d', state)
-    ledger.out = open_runs(key, unpack_from('<ddddd', state, 9))
+    ledger.lease = unpack_from('<d', state, from)
+    ledger.out = open_runs(key, unpack_from('<ddddd', state, from + 8))
   else
     ledger.lease = ledger.rule.lease
     ledger.out = new_runs(key)
@@ -25,7 +31,7 @@ end
 function concurrency.advance(ledger, now)
   local out, lease = ledger.out, ledger.lease
   while first_time(out) <= now - lease do
-    pop_run(out)
+    count_abandoned(ledger, pop_run(out))
   end
 end
 
@@ -85,7 +91,11 @@ function concurrency.more()
     return time_of(ledger.out, need) + ledger.lease - now
   end
 
-  concurrency.abandon = concurrency.complete
+  function concurrency.abandon(ledger, now, cost, mark)
+    concurrency.advance(ledger, now)
+    count_abandoned(ledger, remove_run(ledger.out, mark, cost))
+  end
+
   concurrency.cancel = concurrency.complete
   concurrency.settle = concurrency.complete
 

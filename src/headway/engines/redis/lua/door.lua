@@ -1,8 +1,8 @@
 -- One round trip: everything that one process wants of one limiter's ledgers for one key, decided in one step.
 --
 -- KEYS[1]  the root: a hash with the meta data, what each stream was told last, and (where the limiter has no metrics)
---          the ledgers; KEYS[2..]: one hash per metric's ledger. All share the root's hash tag, as do the lists beside
---          them: <key>:c<i> and :o<i> (runs of a window), <root>:q (who waits), <root>:g (granted, not yet heard of).
+--          the ledgers: s<i>, and a<i>, how many of its permits were abandoned; KEYS[2..]: one hash per metric's ledger.
+--          All share the root's hash tag, as do the lists beside them: <key>:c<i> and :o<i> (runs of a window), <root>:q (who waits), <root>:g (granted, not yet heard of).
 -- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream,
 --          least sequence number expected, lease, generation of the limits, number of rules, sharded channels or not
 -- ARGV[2]  the stream: 12 characters for the process, 4 for which of its streams
@@ -95,8 +95,9 @@ if stored[1] then
   names = string.sub(stored[1], 81) -- the epoch and the server
 end
 
--- What is said so far, how far we have come, and the ledger if there is only one.
-local said, from, only = {}, 8, nil
+-- What is said so far, how far we have come (how many times, of a command that is to be done several times), and the
+-- ledger if there is only one.
+local said, from, done, only = {}, 8, 0, nil
 
 -- Until when the whole limiter is paused.
 local halted = 0

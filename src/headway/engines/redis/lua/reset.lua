@@ -19,9 +19,11 @@ local found = 0
 for i = math.min(2, #KEYS), #KEYS do
   local key = KEYS[i]
   for _, field in ipairs(redis.call('HKEYS', key)) do
-    if string.sub(field, 1, 1) == 's' then
-      local index = string.sub(field, 2)
+    local what, index = string.sub(field, 1, 1), string.sub(field, 2)
+    if what == 's' or what == 'a' then
       redis.call('HDEL', key, field)
+    end
+    if what == 's' then
       redis.call('DEL', key .. ':c' .. index, key .. ':o' .. index)
       found = found + 1
     end

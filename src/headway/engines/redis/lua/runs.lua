@@ -84,6 +84,14 @@ local function pop_run(runs)
   return count
 end
 
+-- Permits that came back without an end: their time ran out, or their holder gave them up. Counted beside the ledger, and
+-- by rule, since under several rules a permit comes back once for each.
+local function count_abandoned(ledger, count)
+  if count > 0 then
+    call('HINCRBY', ledger.key, 'a' .. ledger.index, count)
+  end
+end
+
 -- Where the run of this time is; nil if it is gone. The ends first: permits mostly end in the order of their grants.
 local function find_run(runs, time)
   if runs.size == 0 then

@@ -1,0 +1,104 @@
+"""Processes that keep a ledger busy while something happens to it, and the most that they may have used."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+
+from tests.redis.crew import most_in_any, wait_until
+
+from headway import Bucket, Spacing, Window
+
+# Each process uses one permit, so that it knows the ledger, and then waits until all of them may begin.
+LOAD = """
+import logging
+class Say(logging.Handler):
+    def emit(self, record):
+        if "nothing is granted" in record.getMessage():
+            say(time.monotonic(), record.getMessage())
+logging.getLogger("headway").addHandler(Say())
+begin = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: begin.set())
+signal.signal(signal.SIGTERM, lambda *_: (say("done"), os._exit(0)))
+limiter = make({limit!r}, engine_timeout=1, **{options!r})
+with limiter:
+    use()
+say("knows it")
+begin.wait()
+stop = time.monotonic() + {seconds}
+def work():
+    while time.monotonic() < stop:
+        try:
+            with limiter.hold(timeout=stop - time.monotonic()):
+                use()
+        except (EngineUnavailable, RateLimited, PermitExpired):
+            time.sleep(0.01)
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+say("done")
+"""
+
+
+class Load:
+    """Some processes of four threads each that use a limiter, once they are told to, for some seconds."""
+
+    def __init__(self, crew, url, limit, seconds=2.8, *, workers=4, **options):
+        self.crew = crew
+        self.limit = limit
+        script = LOAD.format(limit=limit, seconds=seconds, options=options)
+        self.workers = [crew.start(url, script) for _ in range(workers)]
+        self.quarantines: list[float] = []  # how long each one was said to be, and when that was said
+        self.noticed: list[float] = []
+
+    def await_knowledge(self):
+        """Wait until all of them have used the ledger once."""
+        for worker in self.workers:
+            assert worker.hear() == "knows it"
+        return self
+
+    def begin(self):
+        for worker in self.workers:
+            worker.process.send_signal(signal.SIGUSR1)
+
+    def run(self):
+        """Begin, and be well under way."""
+        self.await_knowledge().begin()
+        wait_until(lambda: len(self.crew.uses()) >= 8, "some uses")
+        time.sleep(0.3)
+        return self
+
+    def halt(self):
+        """Have it end now, whoever waits."""
+        for worker in self.workers:
+            worker.process.send_signal(signal.SIGTERM)
+
+    def end(self):
+        """Wait for the end; all uses."""
+        for worker in self.workers:
+            while (said := worker.hear()) != "done":
+                found = re.fullmatch(r"([\d.]+) .*granted for ([\d.e+-]+) s.*", said)
+                assert found, said
+                self.noticed.append(float(found[1]))
+                self.quarantines.append(float(found[2]))
+            assert worker.join() == ""
+        return self.crew.uses()
+
+
+def excess(limit, uses):
+    """By how many the audit has seen more than the limit, in the worst window; 0 or less is as it should be.
+
+    A permit of a window without a remote, or of a bucket, is counted when it is granted, and used a moment later: the
+    moment is what a busy machine needs.
+    """
+    moment = 0.02
+    if isinstance(limit, Window):
+        slip = 0 if limit.remote else moment
+        return most_in_any(limit.per_ns / 1e9 - slip, uses) - limit.count
+    if isinstance(limit, Bucket):
+        spans = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+        return max(most_in_any(span - moment, uses) - limit.burst - limit.rate * span for span in spans)
+    if isinstance(limit, Spacing):
+        return most_in_any(limit.interval_ns / 1e9, uses) - 1
+    return 0

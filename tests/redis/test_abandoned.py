@@ -1,0 +1,161 @@
+# mypy: disable-error-code="attr-defined, union-attr"
+"""Permits that come back without an end are counted in the ledger, each once, and shown by `top` and `inspect`."""
+
+import itertools
+import json
+import time
+
+import pytest
+from tests.redis.crew import Crew, wait_until
+from typer.testing import CliRunner
+
+from headway import AllOf, Concurrency, Limiter, Remote, Window
+from headway.cli.app import app
+from headway.cli.register import Register
+
+pytestmark = pytest.mark.realtime
+
+LEASE = 0.5
+REMOTE = Remote(resolution=0, max_transit=LEASE)
+LIMITS = {
+    "concurrency": Concurrency(5),
+    "window": Window(5, per=0.1, remote=REMOTE),
+    "both": AllOf(Window(5, per=0.1, remote=REMOTE), Concurrency(5)),
+}
+
+_names = itertools.count()
+
+HOLD = """
+limiter = make({limit!r})
+permits = [limiter.acquire() for _ in range(3)]
+permits.pop().complete()
+while limiter.peek().in_flight != 2: time.sleep(0.01)
+say("holds two")
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def name():
+    return f"lapse{next(_names)}"
+
+
+@pytest.fixture
+def url(valkey):
+    return f"{valkey.url}?lease={LEASE}"
+
+
+@pytest.fixture
+def crew():
+    with Crew() as crew:
+        yield crew
+
+
+def counted(url, name, key=None):
+    """As somebody sees it who only looks."""
+    return sum(sheet.abandoned for sheet in Register(url).of(name, key))
+
+
+def fields(valkey, limiter):
+    """The counters that are stored in a root."""
+    root = limiter._spec.account((None,)).keys[0]
+    return {field: int(value) for field, value in valkey.client().hgetall(root).items() if field[:1] == b"a"}
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_what_a_killed_holder_held_is_counted(crew, valkey, url, kind):
+    """Row "a holder is killed" of docs/fleet.md. Nobody has to ask the ledger: who looks sees what is over."""
+    holder = crew.start(url, HOLD.format(limit=LIMITS[kind]))
+    assert holder.hear() == "holds two"
+    assert counted(url, crew.name) == 0
+    holder.kill()
+    wait_until(lambda: counted(url, crew.name), "the first one")
+    limiter = Limiter(LIMITS[kind], name=crew.name, engine=url)
+    wait_until(lambda: limiter.peek().remaining == 5, "all of them back")
+    assert counted(url, crew.name) == 2
+    assert fields(valkey, limiter) == {b"a%d" % i: 2 for i in range(1, 3 if kind == "both" else 2)}
+    shown = CliRunner().invoke(app, ["inspect", url, crew.name, "--json"])
+    (ledger,) = json.loads(shown.output)["ledgers"]
+    assert (ledger["abandoned"], {rule["abandoned"] for rule in ledger["rules"]}) == (2, {2})
+    assert "\nabandoned    2, " in CliRunner().invoke(app, ["inspect", url, crew.name]).output
+    assert json.loads(CliRunner().invoke(app, ["top", url, "--json"]).output)["ledgers"][0]["abandoned"] == 2
+    assert "abandoned" in CliRunner().invoke(app, ["top", url, "--once"]).output.splitlines()[0]
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_a_permit_that_is_given_up_counts_once(valkey, url, name, kind):
+    """Its holder says so, and a window goes on counting it as out until its time is over."""
+    limiter = Limiter(LIMITS[kind], name=name, engine=url)
+    limiter.acquire(cost=2).abandon()
+    wait_until(lambda: limiter.peek().remaining == 5, "both of them back")
+    time.sleep(1.5 * LEASE)
+    limiter.peek()
+    assert counted(url, name) == 2
+    assert set(fields(valkey, limiter).values()) == {2}
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_what_ends_or_lives_is_not_counted_and_costs_nothing(valkey, url, name, kind):
+    limiter = Limiter(LIMITS[kind], name=name, engine=url)
+    for end in ("complete", "cancel"):
+        getattr(limiter.acquire(timeout=5), end)()
+    limiter.acquire(timeout=5).settle(2)
+    if kind == "concurrency":
+        with limiter:
+            time.sleep(3 * LEASE)  # its holder's process says that it lives
+    wait_until(lambda: limiter.peek().remaining == 5, "all of them back")
+    assert fields(valkey, limiter) == {}
+    assert "abandoned" not in CliRunner().invoke(app, ["top", url, "--once"]).output
+
+
+@pytest.mark.parametrize("kind", ["concurrency", "window"])
+def test_another_number_keeps_the_count(crew, valkey, url, kind):
+    """Two are on the books when the limit changes, and two are over that nobody has noted yet."""
+    old, new = LIMITS[kind], LIMITS[kind].share(2)
+    for turn in (1, 2):
+        holder = crew.start(url, HOLD.format(limit=old))
+        assert holder.hear() == "holds two"
+        holder.kill()
+        wait_until(lambda turn=turn: counted(url, crew.name) == 2 * turn, "what it held")
+        if turn == 1:
+            limiter = Limiter(old, name=crew.name, engine=url)
+            limiter.peek()
+    assert fields(valkey, limiter) == {b"a1": 2}
+    newer = Limiter(new, name=crew.name, engine=url)
+    wait_until(lambda: newer.peek().remaining == 10, "the new limit")
+    assert counted(url, crew.name) == 4
+    assert fields(valkey, limiter) == {b"a1": 4}
+
+
+@pytest.mark.parametrize("how", ["reset", "headway reset", "quarantine"])
+@pytest.mark.parametrize("kind", LIMITS)
+def test_a_ledger_that_begins_anew_has_counted_none(valkey, url, name, kind, how):
+    limiter = Limiter(LIMITS[kind], name=name, engine=url)
+    limiter.acquire().abandon()
+    wait_until(lambda: limiter.peek().remaining == 5, "it is back")
+    assert fields(valkey, limiter)
+    if how == "reset":
+        limiter.reset()
+    elif how == "headway reset":
+        assert CliRunner().invoke(app, ["reset", url, name, "--yes"]).exit_code == 0
+    else:
+        client, root = valkey.client(), limiter._spec.account((None,)).keys[0]
+        # Of the past, as a replica has it: it knows the count, but not the last commands.
+        past = client.hget(root, "m")
+        limiter.acquire().complete()
+        client.hset(root, "m", past)
+        assert limiter.try_acquire().reason == "quarantine"
+    assert fields(valkey, limiter) == {}
+    assert counted(url, name) == 0
+
+
+def test_each_key_of_a_metric_has_a_count_of_its_own(valkey, url, name):
+    limits = {"calls": Window(5, per=0.1, remote=REMOTE), "slots": Concurrency(5)}
+    limiter = Limiter(limits, name=name, engine=url)
+    limiter.acquire({"slots": "bob"}, cost={"slots": 3}).abandon()
+    limiter.acquire({"slots": "eve"}).complete()
+    wait_until(lambda: counted(url, name) == 1, "the call")
+    assert counted(url, name, "bob") == 3
+    assert counted(url, name, "eve") == 0
+    limiter.reset({"slots": "bob"})
+    assert counted(url, name, "bob") == 0
