@@ -15,10 +15,11 @@ LAYERS = (
     {"engines"},
     {"flows", "errands"},
     {"drive", "talk"},
-    {"outcome", "status", "health", "calibrate"},
+    {"outcome", "status", "health", "calibrate", "metrics"},
     {
         "permit",
         "desk",
+        "events",
         "hold",
         "calls",
         "limiter",

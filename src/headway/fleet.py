@@ -27,11 +27,13 @@ from headway.engines.redis.spec import Spec
 from headway.engines.redis.words import GRANTED, PAUSE, RESET, TICK, numbers
 from headway.errands import Errand, Say
 from headway.errors import EngineUnavailable, InvalidArgument, InvalidKey, NotPromised, RateLimited
+from headway.events import Listener
 from headway.fleet_answers import reason, status
 from headway.fleet_desk import FleetDesk
 from headway.fleet_standby import Standby
 from headway.health import check_health, warn_blocking
-from headway.limiter import Limiter, Limits, Listener, Overrides, _as_remote, _metrics
+from headway.limiter import Limiter, Overrides
+from headway.metrics import Limits, as_remote, metrics_of
 from headway.permit import Permit
 from headway.status import Stats, Status
 
@@ -77,7 +79,7 @@ class FleetLimiter(FleetDesk):
         self._check_common(max_waiting, on_event)
         timeout_ns = timeout_to_ns(timeout)
         self._clock = as_clock(clock)
-        self._remote = _as_remote(remote)
+        self._remote = as_remote(remote)
         self._engine = open_engine(engine, engine_timeout_ns / 1e9)
         self._limits = self._from_afar(limit)
         self._overrides = overrides
@@ -114,7 +116,7 @@ class FleetLimiter(FleetDesk):
     # -- construction ------------------------------------------------------------------------------------
 
     def _from_afar(self, limit: Limits) -> dict[str, Limit]:
-        limits = _metrics(limit, self._remote)
+        limits = metrics_of(limit, self._remote)
         return {metric: fleet_terms.at_distance(part, self._engine) for metric, part in limits.items()}
 
     def _metric_of_each_rule(self, limits: dict[str, Limit]) -> list[str]:

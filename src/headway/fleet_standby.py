@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headway.errors import InvalidArgument
-from headway.limiter import Limiter, Limits, Overrides, _metrics
+from headway.limiter import Limiter, Overrides
+from headway.metrics import Limits, metrics_of
 
 if TYPE_CHECKING:
     from headway.clock import Clock
@@ -75,7 +76,7 @@ class Standby:
     def _share_of_key(self, key: str) -> Limits | None:
         overrides = self._overrides
         limit = overrides(key) if callable(overrides) else (overrides or {}).get(key)
-        return None if limit is None else self._part(_metrics(limit, self._remote))
+        return None if limit is None else self._part(metrics_of(limit, self._remote))
 
     def _part(self, limits: dict[str, Limit]) -> Limits:
         parts = {metric: limit.share(self._share) for metric, limit in limits.items()}
