@@ -42,13 +42,16 @@ say("done")
 
 
 class Load:
-    """Some processes of four threads each that use a limiter, once they are told to, for some seconds."""
+    """Some processes of four threads each that use a limiter, once they are told to, for some seconds.
 
-    def __init__(self, crew, url, limit, seconds=2.8, *, workers=4, **options):
+    With `clocks` there is one for each of them, and it goes by that wall clock.
+    """
+
+    def __init__(self, crew, url, limit, seconds=2.8, *, workers=4, clocks=(), **options):
         self.crew = crew
         self.limit = limit
         script = LOAD.format(limit=limit, seconds=seconds, options=options)
-        self.workers = [crew.start(url, script) for _ in range(workers)]
+        self.workers = [crew.start(url, script, clock=clock) for clock in clocks or [None] * workers]
         self.quarantines: list[float] = []  # how long each one was said to be, and when that was said
         self.noticed: list[float] = []
 
