@@ -286,11 +286,12 @@ class Engine:
         return str(error).startswith(OUT_OF_ORDER) or "non local key" in str(error)
 
     def complain(self, cause: BaseException) -> None:
-        """Log what is wrong, once until something works again."""
-        text = f"{type(cause).__name__}: {cause}"
+        """Log what is wrong, once until something works again; an error of ours says what another said before."""
+        ours = isinstance(cause, EngineUnavailable)
+        text = cause.cause_text if ours else str(cause) or type(cause).__name__
         if text != self._complained:
             self._complained = text
-            log.warning("engine %s: %s", self.address, text)
+            log.warning("engine %s: %s%s", self.address, "" if ours else f"{type(cause).__name__}: ", text)
 
     def close(self) -> None:
         """Close connections and threads; nobody uses the engine any more."""
