@@ -37,7 +37,7 @@ class WallClock:
         self._wanted[0:8] = struct.pack("d", offset * 1e6)
 
     def drift(self, ppm):
-        """It is fast by so many parts in a million. Only before its process starts: two numbers do not change at once."""
+        """It is fast by so many parts in a million. Say so before its process starts: it is not one number."""
         self._wanted[8:24] = struct.pack("dd", ppm, time.time() * 1e6)
 
     def close(self):

@@ -58,7 +58,7 @@ class Load:
     def await_knowledge(self):
         """Wait until all of them have used the ledger once."""
         for worker in self.workers:
-            assert worker.hear() == "knows it"
+            self._hear(worker, until="knows it")
         return self
 
     def begin(self):
@@ -80,13 +80,16 @@ class Load:
     def end(self):
         """Wait for the end; all uses."""
         for worker in self.workers:
-            while (said := worker.hear()) != "done":
-                found = re.fullmatch(r"([\d.]+) .*granted for ([\d.e+-]+) s.*", said)
-                assert found, said
-                self.noticed.append(float(found[1]))
-                self.quarantines.append(float(found[2]))
+            self._hear(worker, until="done")
             assert worker.join() == ""
         return self.crew.uses()
+
+    def _hear(self, worker, until):
+        while (said := worker.hear()) != until:
+            found = re.fullmatch(r"([\d.]+) .*granted for ([\d.e+-]+) s.*", said)
+            assert found, said
+            self.noticed.append(float(found[1]))
+            self.quarantines.append(float(found[2]))
 
 
 def excess(limit, uses):

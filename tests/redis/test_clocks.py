@@ -134,7 +134,7 @@ say(answer.retry_after)
 
 
 def test_a_calendar_quota_goes_by_the_calendar_of_the_server(crew, valkey, make_clock):
-    """The client thinks that the day is over in a minute: it counts in the same day, and waits for the same midnight."""
+    """The client thinks that the day ends in a minute: it counts in the same day, and waits for the same midnight."""
     wrong = make_clock()
     wrong.set(DAY - time.time() % DAY - 60)
     worker = crew.start(valkey.url, QUOTA, clock=wrong)

@@ -272,7 +272,7 @@ def test_a_strict_spacing_is_kept_over_a_slow_wire(proxy, name):
 
 
 def test_an_end_that_is_refused_for_a_while_is_applied_once(make_server, name):
-    """A server that is out of memory refuses to write. Asked again and again, an end stays one; and it is not a hail."""
+    """A server that is out of memory refuses to write. Asked for again and again, an end stays one."""
     server = make_server()
     limit = Window(10, per=60, remote=Remote(max_transit=60))
     limiter = Limiter(limit, name=name, engine=f"{server.url}?lease=0.6", engine_timeout=2)

@@ -287,11 +287,12 @@ class Engine:
 
     def complain(self, cause: BaseException) -> None:
         """Log what is wrong, once until something works again; an error of ours says what another said before."""
-        ours = isinstance(cause, EngineUnavailable)
-        text = cause.cause_text if ours else str(cause) or type(cause).__name__
+        name, text = f"{type(cause).__name__}: ", str(cause) or type(cause).__name__
+        if isinstance(cause, EngineUnavailable):
+            name, text = "", cause.cause_text
         if text != self._complained:
             self._complained = text
-            log.warning("engine %s: %s%s", self.address, "" if ours else f"{type(cause).__name__}: ", text)
+            log.warning("engine %s: %s%s", self.address, name, text)
 
     def close(self) -> None:
         """Close connections and threads; nobody uses the engine any more."""
