@@ -6,8 +6,10 @@ wants other options, or CONFIG SET, takes one of its own: `make_server(appendonl
 
 import contextlib
 import itertools
+import sys
 
 import pytest
+from tests.redis.clocks import WallClock, build_library
 from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
 
 from conftest import needs_program
@@ -81,6 +83,23 @@ make_server = _maker(Server)  # make_server(appendonly="yes"), make_server(unix=
 make_sentinels = _maker(Sentinels)  # make_sentinels(replicas=2)
 make_cluster = _maker(Cluster)  # make_cluster(size=4)
 make_proxy = _maker(Proxy)  # make_proxy(server)
+
+
+@pytest.fixture(scope="session")
+def _clock_library(tmp_path_factory):
+    if not sys.platform.startswith("linux") or program_path("cc") is None:
+        pytest.skip("needs Linux and a C compiler: apt-get install gcc")
+    return build_library(tmp_path_factory.mktemp("clock"))
+
+
+@pytest.fixture
+def make_clock(_clock_library, tmp_path):
+    """make_clock(): a wall clock for a server (make_server(clock=...)) or for a worker, right until it is set."""
+    with contextlib.ExitStack() as stack:
+        numbers = itertools.count()
+        yield lambda: stack.enter_context(
+            contextlib.closing(WallClock(_clock_library, tmp_path / f"clock{next(numbers)}"))
+        )
 
 
 @pytest.fixture

@@ -45,14 +45,19 @@ def make(limit, **options):
 
 
 class Worker:
-    """A process that runs a script."""
+    """A process that runs a script, with a wall clock of its own if it is given one (`clocks.py`)."""
 
-    def __init__(self, script, *, warnings="error"):
+    def __init__(self, script, *, warnings="error", clock=None):
         guard = find_program("setpriv")
         command = [guard, "--pdeathsig", "KILL"] if guard else []
         command += [sys.executable, "-W", warnings, "-c", script]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=None if clock is None else {**os.environ, **clock.environment},
         )
         self._lines: queue.Queue[str] = queue.Queue()
         self._errors: list[str] = []
@@ -133,10 +138,10 @@ class Crew:
             worker.close()
         Path(self.audit).unlink()
 
-    def start(self, url, script, *, warnings="error"):
+    def start(self, url, script, *, warnings="error", clock=None):
         """A worker; when this returns it runs, but may not have said or done anything yet."""
         prelude = PRELUDE.format(audit=self.audit, name=self.name, url=url, told=TOLD)
-        worker = Worker(prelude + script, warnings=warnings)
+        worker = Worker(prelude + script, warnings=warnings, clock=clock)
         self.workers.append(worker)
         return worker
 

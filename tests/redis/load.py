@@ -42,20 +42,23 @@ say("done")
 
 
 class Load:
-    """Some processes of four threads each that use a limiter, once they are told to, for some seconds."""
+    """Some processes of four threads each that use a limiter, once they are told to, for some seconds.
 
-    def __init__(self, crew, url, limit, seconds=2.8, *, workers=4, **options):
+    With `clocks` there is one for each of them, and it goes by that wall clock.
+    """
+
+    def __init__(self, crew, url, limit, seconds=2.8, *, workers=4, clocks=(), **options):
         self.crew = crew
         self.limit = limit
         script = LOAD.format(limit=limit, seconds=seconds, options=options)
-        self.workers = [crew.start(url, script) for _ in range(workers)]
+        self.workers = [crew.start(url, script, clock=clock) for clock in clocks or [None] * workers]
         self.quarantines: list[float] = []  # how long each one was said to be, and when that was said
         self.noticed: list[float] = []
 
     def await_knowledge(self):
         """Wait until all of them have used the ledger once."""
         for worker in self.workers:
-            assert worker.hear() == "knows it"
+            self._hear(worker, until="knows it")
         return self
 
     def begin(self):
@@ -77,13 +80,16 @@ class Load:
     def end(self):
         """Wait for the end; all uses."""
         for worker in self.workers:
-            while (said := worker.hear()) != "done":
-                found = re.fullmatch(r"([\d.]+) .*granted for ([\d.e+-]+) s.*", said)
-                assert found, said
-                self.noticed.append(float(found[1]))
-                self.quarantines.append(float(found[2]))
+            self._hear(worker, until="done")
             assert worker.join() == ""
         return self.crew.uses()
+
+    def _hear(self, worker, until):
+        while (said := worker.hear()) != until:
+            found = re.fullmatch(r"([\d.]+) .*granted for ([\d.e+-]+) s.*", said)
+            assert found, said
+            self.noticed.append(float(found[1]))
+            self.quarantines.append(float(found[2]))
 
 
 def excess(limit, uses):

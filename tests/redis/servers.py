@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import os
 import platform
 import random
 import shutil
@@ -96,10 +97,10 @@ def make_certificate(folder):
 class Server:
     """One server process. `options` are lines of its config: `appendonly="yes"`; a list gives several lines.
 
-    `watch` is what a sentinel watches, and makes it one.
+    `watch` is what a sentinel watches, and makes it one; `clock` is the clock it goes by (`clocks.py`).
     """
 
-    def __init__(self, program="valkey", *, unix=False, tls=False, watch=None, **options):
+    def __init__(self, program="valkey", *, unix=False, tls=False, watch=None, clock=None, **options):
         binary = program_path(program)
         if binary is None:
             raise FileNotFoundError(f"no {program} here")
@@ -114,6 +115,7 @@ class Server:
         self._options: dict[str, object] = {"bind": HOST, "dir": str(self.folder)}
         self._options |= {"sentinel": watch} if watch else {"save": "", "appendonly": "no"}
         self._options |= {name.replace("_", "-"): value for name, value in options.items()}
+        self._environment = None if clock is None else {**os.environ, **clock.environment}
         self._process: subprocess.Popen[bytes] | None = None
         self._clients: list[redis.Redis] = []
         try:
@@ -239,7 +241,9 @@ class Server:
     def _start(self):
         """Start the process and wait until it answers; False when it ended instead."""
         with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+            )
         with contextlib.closing(self.client(socket_timeout=1)) as client:
             # Not just PING: another's server may answer on a port that was taken meanwhile.
             eventually(lambda: not self.alive or (client.ping() and self._is_mine(client)), "a server's PING")

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="attr-defined"
-"""A failover by Sentinel under load, of which the promoted replica has really missed grants.
+"""A failover under load, of which the promoted replica has really missed grants: by Sentinel, and in a Cluster.
 
 The replica replicates as a user of its own. To switch that user off cuts replication and nothing else: the primary goes
 on granting, and what it grants from then on dies with it. Windows here are longer than a failover takes: in a shorter
@@ -7,12 +7,13 @@ one everything that could be forgotten is harmless before anybody grants again, 
 """
 
 import contextlib
+import itertools
 import time
 
 import pytest
 from tests.redis.crew import Crew, wait_until
 from tests.redis.load import Load, excess
-from tests.redis.servers import eventually
+from tests.redis.servers import HOST, eventually, in_step
 
 from headway import Bucket, Limiter, Remote, Window
 from headway.engines.redis.ledgers import Meta
@@ -28,21 +29,36 @@ REPLICATION = {
     "user": "copier on >secret -@all +psync +replconf +ping",
     "masteruser": "copier",
     "masterauth": "secret",
+    "repl_diskless_sync_delay": 0,
 }
 BURST = 15
 """Uses of each crew that are waited for: of twenty permits, some are taken before."""
 
 
 @pytest.fixture
-def loads():
-    """loads(url, limit, ...): a crew of two processes for each."""
+def crews():
+    """crews(fits): a crew whose name fits."""
     with contextlib.ExitStack() as stack:
-        yield lambda *args, **options: Load(stack.enter_context(Crew()), *args, workers=2, **options)
+
+        def crew(fits=lambda name: True):
+            crew = stack.enter_context(Crew())
+            crew.name = next(name for n in itertools.count() if fits(name := f"{crew.name}-{n}"))
+            return crew
+
+        yield crew
 
 
-def sequence(server, load):
+def cut_replication(primary):
+    """Its replicas hear no more of it, and it goes on."""
+    client = primary.client()
+    client.execute_command("ACL SETUSER copier off")
+    client.execute_command("CLIENT KILL USER copier")
+    eventually(lambda: client.info("replication")["connected_slaves"] == 0, "the cut")
+
+
+def sequence(client, load):
     """How many commands a server knows to have been applied to a crew's ledger."""
-    meta = server.client().hget(f"headway:{{{load.crew.name}}}", "m")
+    meta = client.hget(f"headway:{{{load.crew.name}}}", "m")
     return Meta.read(meta).seq if meta else 0
 
 
@@ -57,32 +73,34 @@ def uses_since(load, moment):
     return [use for use in load.crew.uses() if use > moment]
 
 
-def test_grants_that_the_promoted_replica_never_heard_of(make_sentinels, loads):
-    """Row "failover to a replica" of docs/fleet.md. With "trust" the same audit does see too much."""
-    sentinels = make_sentinels(**REPLICATION)
-    url = f"{sentinels.url}?lease=0.5"
-    careful = [loads(url, limit, seconds=20) for limit in LIMITS]
-    trusting = [loads(url, LIMITS[0], seconds=20, on_ledger_loss="trust")]
-    primary, (replica,) = sentinels.primary(), sentinels.replicas()
-    everybody = careful + trusting
+def check_failover(url, primary, replica, crew):
+    """Whoever promotes it: what the replica has missed is not granted twice, and with "trust" it is.
+
+    From when a loss is noticed nothing is granted until the stated quarantine is over, and then at once.
+    """
+    url = f"{url}?lease=0.5"
+    careful = [Load(crew(), url, limit, seconds=20, workers=2) for limit in LIMITS]
+    trusting = Load(crew(), url, LIMITS[0], seconds=20, workers=2, on_ledger_loss="trust")
+    everybody = [*careful, trusting]
     for load in everybody:
         load.await_knowledge()
+    there, copy = primary.client(), replica.client(single_connection_client=True)
+    if copy.info("cluster")["cluster_enabled"]:
+        copy.execute_command("READONLY")
     eventually(
-        lambda: all(sequence(replica, load) == sequence(primary, load) > 0 for load in everybody),
+        lambda: all(sequence(copy, load) == sequence(there, load) > 0 for load in everybody),
         "a replica that knows every ledger",
     )
-    primary.client().execute_command("ACL SETUSER copier off")
-    primary.client().execute_command("CLIENT KILL USER copier")
-    eventually(lambda: primary.client().info("replication")["connected_slaves"] == 0, "the cut")
+    cut_replication(primary)
     cut = time.monotonic()
     for load in everybody:
         load.begin()
     wait_until(lambda: all(len(uses_since(load, cut)) >= BURST for load in everybody), "grants to be lost")
     for load in everybody:
-        assert sequence(replica, load) < sequence(primary, load)
+        assert sequence(copy, load) < sequence(there, load)
     primary.kill()
     killed = time.monotonic()
-    eventually(lambda: sentinels.primary() is replica, "a promotion")
+    eventually(lambda: copy.info("replication")["role"] == "master", "a promotion")
     wait_until(
         lambda: all(len(uses_since(load, killed + 1)) >= BURST for load in everybody),
         "grants by the new primary",
@@ -95,11 +113,30 @@ def test_grants_that_the_promoted_replica_never_heard_of(make_sentinels, loads):
         stated = stated_quarantine(load, url)
         assert load.quarantines
         assert all(abs(told - stated) < 0.01 * stated for told in load.quarantines)
-        # From when it was noticed first: not a grant before it is over, and then at once.
         noticed = min(load.noticed)
         assert noticed > killed
         again = min(use for use in uses if use > noticed)
         assert 0.99 * stated < again - noticed < stated + 2
-    for load in trusting:
-        assert excess(load.limit, load.end()) > 0
-        assert not load.quarantines
+    assert excess(trusting.limit, trusting.end()) > 0
+    assert not trusting.quarantines
+
+
+def test_a_replica_that_sentinel_promotes_has_missed_grants(make_sentinels, crews):
+    sentinels = make_sentinels(**REPLICATION)
+    check_failover(sentinels.url, sentinels.primary(), sentinels.replicas()[0], crews)
+
+
+def test_a_replica_that_a_cluster_promotes_has_missed_grants(make_cluster, make_server, crews):
+    cluster = make_cluster(**REPLICATION)
+    primary = cluster.servers[0]
+    replica = make_server(
+        cluster_enabled="yes", cluster_node_timeout=2000, cluster_announce_ip=HOST, **REPLICATION
+    )
+    client = replica.client()
+    client.execute_command("CLUSTER MEET", HOST, primary.port, primary.bus_port)
+    name = primary.client().execute_command("CLUSTER MYID").decode()
+    eventually(lambda: client.execute_command("CLUSTER REPLICATE", name), "a replica that knows its primary")
+    in_step(replica)
+    check_failover(
+        cluster.url, primary, replica, lambda: crews(lambda name: cluster.owner(f"{{{name}}}") is primary)
+    )

@@ -269,3 +269,32 @@ def test_a_strict_spacing_is_kept_over_a_slow_wire(proxy, name):
     times.sort()
     assert len(times) == 12
     assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 0.1
+
+
+def test_an_end_that_is_refused_for_a_while_is_applied_once(make_server, name):
+    """A server that is out of memory refuses to write. Asked for again and again, an end stays one."""
+    server = make_server()
+    limit = Window(10, per=60, remote=Remote(max_transit=60))
+    limiter = Limiter(limit, name=name, engine=f"{server.url}?lease=0.6", engine_timeout=2)
+    watch = Limiter(limit, name=name, engine=server.url)
+
+    async def main():
+        return await asyncio.gather(*(limiter.acquire_async() for _ in range(10)))
+
+    permits = asyncio.run(
+        main()
+    )  # decided at one moment, so they share a mark: ending one twice ends another
+    client = server.client()
+    client.config_set("maxmemory", 1)
+    permits.pop().complete()
+    refusals = lambda: client.info("errorstats").get("errorstat_OOM", {"count": 0})["count"]  # noqa: E731
+    wait_until(lambda: refusals() >= 6, "refusals")
+    counted, begin = refusals(), time.monotonic()
+    time.sleep(1)
+    assert refusals() - counted <= 20 * (time.monotonic() - begin)
+    client.config_set("maxmemory", 0)
+    wait_until(lambda: watch.peek().in_flight < 10, "the end", within=5)
+    time.sleep(1)  # for others that there must not be
+    assert watch.peek().in_flight == 9
+    for permit in permits:
+        permit.cancel()

@@ -138,10 +138,20 @@ def test_holders_that_live_keep_what_they_have_when_it_is_forgotten(valkey, name
     permit.complete()
 
 
-def test_a_restart_without_a_file_is_a_loss(crew, make_server):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"save": "3600 1"}, {"appendonly": "yes", "appendfsync": "everysec"}],
+    ids=["nothing", "snapshot", "everysec"],
+)
+def test_a_restart_that_may_have_forgotten_is_a_loss(crew, make_server, options):
+    """Whether or not its file has everything: nobody can know."""
     limit = LIMITS["window"]
-    server = make_server()
-    load = Load(crew, f"{server.url}?lease={LEASE}", limit).run()
+    server = make_server(**options)
+    load = Load(crew, f"{server.url}?lease={LEASE}", limit, 3.2).run()
+    if "save" in options:
+        server.client().save()
+        before = len(crew.uses())
+        wait_until(lambda: len(crew.uses()) > before, "grants that the snapshot does not have")
     server.kill()
     server.restart()
     uses = load.end()

@@ -470,7 +470,7 @@ class Talk:
             return numbers(words.TRUST)
         if self.status == words.LOST and not account.epoch:
             return None
-        ticks, capped = spec.quarantine(account)
+        ticks, capped = spec.quarantine(account, self.now)
         log.error(
             "limiter %r: %s; nothing is granted for %.3g s%s",
             spec.name,

@@ -265,11 +265,13 @@ class Engine:
         return str(error).startswith(OUT_OF_ORDER) or "non local key" in str(error)
 
     def complain(self, cause: BaseException) -> None:
-        """Log what is wrong, once until something works again."""
-        text = f"{type(cause).__name__}: {cause}"
+        """Log what is wrong, once until something works again; an error of ours says what another said before."""
+        name, text = f"{type(cause).__name__}: ", str(cause) or type(cause).__name__
+        if isinstance(cause, EngineUnavailable):
+            name, text = "", cause.cause_text
         if text != self._complained:
             self._complained = text
-            log.warning("engine %s: %s", self.address, text)
+            log.warning("engine %s: %s%s", self.address, name, text)
 
     def close(self) -> None:
         """Close connections and threads; nobody uses the engine any more."""

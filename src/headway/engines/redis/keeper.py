@@ -19,7 +19,7 @@ from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.lanes import MOST, lane_of_threads
-from headway.engines.redis.requests import NOTHING, Call, Poll, Renew, Request
+from headway.engines.redis.requests import NOTHING, Call, End, Poll, Renew, Request
 from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import read_numbers
 from headway.errors import EngineUnavailable, HeadwayError
@@ -47,6 +47,8 @@ class Keeper:
         self.engine = engine
         self.accounts: set[Account] = set()
         self.errands: deque[Request] = deque()
+        # When errands may be tried again, after one was refused.
+        self._after = 0
         self.doubts: deque[Doubt] = deque(maxlen=MOST_DOUBTS)
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -156,15 +158,17 @@ class Keeper:
             self.doubts.popleft()
 
     def _run_errands(self) -> None:
-        while self.errands:
+        while self.errands and self.engine.clock.now() >= self._after:
             request = self.errands[0]
             if not request.epoch or request.epoch == request.account.epoch:
                 try:
                     lane_of_threads(request.account).ask(request)
                 except EngineUnavailable as error:
                     self.engine.complain(error)
-                    if not request.doubtful:
-                        # To be asked again. What may have been applied must not be; the lease covers it.
+                    self._after = self.engine.clock.now() + self.engine.lease_ns // 3
+                    if not request.doubtful and type(request) is not End:
+                        # To be asked again. What may have been applied must not be; the lease covers it. An end has
+                        # been posted again: kept here as well, it would be two.
                         request.done = request.orphan = False
                         request.error = None
                         return

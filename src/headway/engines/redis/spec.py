@@ -221,14 +221,19 @@ class Spec(Terms):
         passed = (ticks - anchor.ticks) * TICK
         return min(latest, anchor.sent + int(passed * (1 - drift if passed > 0 else 1 + drift)))
 
-    def quarantine(self, account: Account) -> tuple[float, bool]:
-        """How long until whatever was forgotten is harmless, and whether `max_quarantine` cut it short."""
-        needed = max(self._harmless(rule) for rule in account.rules) * MARGIN + 100_000
+    def quarantine(self, account: Account, now: float = 0.0) -> tuple[float, bool]:
+        """How long until whatever was forgotten is harmless, and whether `max_quarantine` cut it short.
+
+        `now` is the server's time: a period of the calendar ends by that, and our own clock may be wrong. 0 if nobody
+        knows it.
+        """
+        now = int(now) or time.time_ns() // TICK
+        needed = max(self._harmless(rule, now) for rule in account.rules) * MARGIN + 100_000
         if self.max_quarantine is not None and needed > self.max_quarantine:
             return float(self.max_quarantine), True
         return float(int(needed)), False
 
-    def _harmless(self, rule: Rule) -> float:
+    def _harmless(self, rule: Rule, now: int) -> float:
         match rule:
             case WindowRule():
                 return rule.gap + (rule.transit if rule.held else self.lease)
@@ -237,7 +242,6 @@ class Spec(Terms):
             case SpacingRule():
                 return rule.step + self.lease
             case FixedWindowRule():
-                now = time.time_ns() // TICK
                 return float(rule.window_of(now)[1] - now)
             case ConcurrencyRule():
                 return rule.lease

@@ -1,0 +1,148 @@
+# mypy: disable-error-code="attr-defined, union-attr"
+"""Clocks that are set, that drift, and that were wrong all along: those of real processes (`clocks.py`).
+
+The audit goes by a clock that nobody sets. Three rows of the table in docs/fleet.md: "the server's clock is set", "the
+server's clock drifts", "a client's wall clock is wrong".
+"""
+
+import itertools
+import time
+
+import pytest
+from tests.redis.crew import Crew, wait_until
+from tests.redis.load import Load, excess
+
+from headway import Bucket, FixedWindow, Limiter, Remote, Spacing, Window
+
+pytestmark = pytest.mark.realtime
+
+LEASE = 0.5
+LIMITS = {
+    "window": Window(10, per=0.5),
+    "window-remote": Window(10, per=0.5, remote=Remote(resolution=0, max_transit=0.3)),
+    "bucket": Bucket("20/s", burst=5),
+    "spacing": Spacing("50ms"),
+}
+DAY = 24 * 3600
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def name():
+    return f"clocks{next(_names)}"
+
+
+@pytest.fixture
+def crew():
+    with Crew() as crew:
+        yield crew
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"), [*zip(LIMITS, (3600, 2, -3600, -2), strict=True), ("window-remote", 2)]
+)
+def test_the_clock_of_a_server_is_set_under_load(crew, make_server, make_clock, kind, step):
+    """By an hour, all its keys expire; by two seconds, the ledger is there and its permits look older than they are."""
+    limit, clock = LIMITS[kind], make_clock()
+    server = make_server(clock=clock)
+    load = Load(crew, f"{server.url}?lease={LEASE}", limit, seconds=10).run()
+    clock.set(step)
+    was_set = time.monotonic()
+    stated = stated_quarantine(load, server.url)
+    wait_until(lambda: crew.uses()[-1] > was_set + stated + 0.2, "grants after a quarantine", within=8)
+    load.halt()
+    uses = load.end()
+    assert excess(limit, uses) <= 0
+    noticed = min(load.noticed)
+    assert noticed > was_set
+    again = min(use for use in uses if use > noticed)
+    assert 0.99 * stated < again - noticed < stated + 2
+
+
+def stated_quarantine(load, url):
+    spec = Limiter(load.limit, name=load.crew.name, engine=f"{url}?lease={LEASE}")._spec
+    return spec.quarantine(spec.account((None,)))[0] / 1e6
+
+
+def test_a_step_forward_is_not_seen_by_who_comes_new(make_server, make_clock, connect, name):
+    """As documented: it is given what looks free, which is twice the limit; until somebody asks who knows better."""
+    clock = make_clock()
+    server = make_server(clock=clock)
+    limiter, newcomer = (
+        Limiter(Window(5, per=3), name=name, engine=connect(f"{server.url}?lease={LEASE}")) for _ in range(2)
+    )
+    begin = time.monotonic()
+    assert all(limiter.try_acquire() for _ in range(5))
+    client, (seconds, _) = server.client(), server.client().time()
+    clock.set(4)
+    wait_until(lambda: client.time()[0] > seconds + 3, "the new time")
+    granted = [newcomer.try_acquire() for _ in range(6)]
+    assert sum(map(bool, granted)) == 5
+    assert time.monotonic() - begin < 3  # all ten in one window
+    assert limiter.try_acquire().reason == "quarantine"
+    assert newcomer.try_acquire().reason == "quarantine"
+
+
+def test_a_small_step_forward_is_not_seen_and_shortens_a_window_by_as_much(make_server, make_clock, name):
+    """As documented: a command may be under way for as long as its time-out, so nobody can tell."""
+    clock, step = make_clock(), 0.9
+    server = make_server(clock=clock)
+    limiter = Limiter(Window(5, per=2), name=name, engine=server.url, engine_timeout=1)
+    begin = time.monotonic()
+    assert all(limiter.try_acquire() for _ in range(5))
+    clock.set(step)
+    wait_until(limiter.try_acquire, "the next window", within=5)
+    assert 2 - step - 0.01 < time.monotonic() - begin < 1.9
+
+
+@pytest.mark.parametrize("ppm", [19_000, -19_000])
+@pytest.mark.parametrize("kind", ["window-remote", "spacing"])
+def test_a_clock_that_drifts_as_far_as_was_said(crew, make_server, make_clock, kind, ppm):
+    """Twenty times what is usual, and the address says so: 10 ms in half a second, which the audit would see."""
+    limit, clock = LIMITS[kind], make_clock()
+    clock.drift(ppm)
+    server = make_server(clock=clock)
+    load = Load(crew, f"{server.url}?lease={LEASE}&drift_ppm=20000", limit, 2.5).run()
+    uses = load.end()
+    assert excess(limit, uses) <= 0
+    assert len(uses) > 8
+    assert not load.quarantines
+
+
+@pytest.mark.parametrize("kind", ["window", "window-remote", "bucket"])
+def test_clients_whose_wall_clocks_are_wrong(crew, valkey, make_clock, kind):
+    """A day ahead, a day behind, and two that are right; and it is the same whose limit is the newest."""
+    ahead, behind = make_clock(), make_clock()
+    ahead.set(DAY)
+    behind.set(-DAY)
+    limit = LIMITS[kind]
+    load = Load(crew, f"{valkey.url}?lease={LEASE}", limit, 2.0, clocks=[ahead, None, behind, None]).run()
+    uses = load.end()
+    assert excess(limit, uses) <= 0
+    assert len(uses) > 20
+    assert not load.quarantines
+
+
+QUOTA = """
+limiter = make(FixedWindow(5, per="day"), max_quarantine=None)
+for _ in range(2): limiter.acquire()
+say("used two")
+while (answer := limiter.try_acquire(cost=4)).reason != "quarantine": time.sleep(0.01)
+say(answer.retry_after)
+"""
+
+
+def test_a_calendar_quota_goes_by_the_calendar_of_the_server(crew, valkey, make_clock):
+    """The client thinks that the day ends in a minute: it counts in the same day, and waits for the same midnight."""
+    wrong = make_clock()
+    wrong.set(DAY - time.time() % DAY - 60)
+    worker = crew.start(valkey.url, QUOTA, clock=wrong)
+    assert worker.hear() == "used two"
+    limiter = Limiter(FixedWindow(5, per="day"), name=crew.name, engine=valkey.url, max_quarantine=None)
+    assert limiter.peek().remaining == 3
+    valkey.client().flushall()
+    retry_after = float(worker.hear())
+    midnight = DAY - time.time() % DAY
+    # Plus 5 %, what clocks may drift, and a tenth of a second; never before.
+    assert midnight <= retry_after <= 1.06 * midnight + 2
