@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import secrets
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -171,17 +172,19 @@ class Engine:
         """Say something without waiting for an answer; never blocks, never raises.
 
         What nobody waits for travels with the next question, if one comes soon: within this turn of the event loop, or
-        within a millisecond.
+        within a millisecond. Not the first end that the threads of a process have: it may be the only one, as in a
+        child that is forked for each job and ends by `os._exit`, where nobody comes to post it.
         """
         account = request.account
-        if type(request) is not End or account.waiting or account.standing:
+        loop = asyncio._get_running_loop()
+        first = loop is None and self.place_of(account).posts.wire is None
+        if type(request) is not End or account.waiting or account.standing or first:
             self.post_now(request)
             return
         account.ends.append(request)
         if account in self.deferred:
             return
         self.deferred.add(account)
-        loop = asyncio._get_running_loop()
         if loop is not None:
             loop.call_soon(self.flush, account)
             self.keeper.tend()  # for a loop that ends before that
@@ -204,6 +207,12 @@ class Engine:
         self.keeper.tend()
         if posts.wire is None:
             self.keeper.wake()
+
+    def plan_farewell(self) -> None:
+        """`multiprocessing` ends its children without atexit: it runs only what the child has registered with it."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(None, farewell, exitpriority=0)
 
     def ask_later(self, request: Request) -> None:
         self.keeper.later(request)

@@ -55,6 +55,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._listener: threading.Thread | None = None
         self.stopped = False
+        self._farewell_planned = False
         # Whether it has to be woken to be there in a millisecond.
         self._resting = True
 
@@ -94,6 +95,9 @@ class Keeper:
         if self._thread is None and not self.stopped:
             self._thread = threading.Thread(target=self._keep, name="headway keeper", daemon=True)
             self._thread.start()
+            if not self._farewell_planned:
+                self._farewell_planned = True
+                self.engine.plan_farewell()
 
     def listen(self) -> None:
         """Make sure that messages are heard; what is said before the subscription stands is asked for."""

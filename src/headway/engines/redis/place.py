@@ -57,10 +57,14 @@ class Place:
 
     def take(self, deadline: int) -> Wire:  # noqa: ARG002
         """A connection for one thread; to be put back, or closed when it has failed."""
+        return self.spare() or self._make()
+
+    def spare(self) -> Wire | None:
+        """A connection that is open and not used just now."""
         try:
             return self._idle.pop()
         except IndexError:
-            return self._make()
+            return None
 
     def _make(self) -> Wire:
         try:

@@ -288,6 +288,11 @@ class PostWire:
         """Write now if that is possible at once; otherwise the keeper will."""
         with self.order:
             self.unheard.append(box.next(request))
+        if self.wire is None and self.lock.acquire(blocking=False):
+            try:
+                self._borrow()
+            finally:
+                self.lock.release()
         # Who finds the lock taken leaves its letter to who has it, and that one looks again after giving it back.
         while self.wire is not None and self._unwritten() and self.lock.acquire(blocking=False):
             try:
@@ -296,6 +301,18 @@ class PostWire:
                 self._hang_up()
             finally:
                 self.lock.release()
+
+    def _borrow(self) -> None:
+        """Opening a connection may take long, but a thread has mostly put one back by now."""
+        if self.wire is None and (spare := self.place.spare()) is not None:
+            self._take_over(spare)
+
+    def _take_over(self, wire: Wire) -> Wire:
+        for letter in list(self.unheard):
+            letter.written = False
+        wire.socket.settimeout(0)
+        self.wire = wire
+        return wire
 
     def _unwritten(self) -> bool:
         try:
@@ -341,12 +358,7 @@ class PostWire:
             return
         with self.lock:
             try:
-                if self.wire is None:
-                    for letter in list(self.unheard):
-                        letter.written = False
-                    self.wire = Wire(self.place)
-                    self.wire.socket.settimeout(0)
-                self._count(self.wire)
+                self._count(self.wire or self._take_over(Wire(self.place)))
                 self._write()
             except TROUBLE:
                 self._hang_up()
