@@ -1,10 +1,10 @@
 """Combining: whoever wants something of a ledger while a command is on its way travels with the next one.
 
 A lane is one stream of numbered commands from this process to one account's ledger; there is one for threads and one
-for
-each event loop. At most one command of a lane is under way, which is what makes numbers enough to apply each once. The
-first to come sends its own request and whatever has gathered; when the answer is there, one of those who came meanwhile
-sends all of theirs. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions.
+for each event loop. At most one command of a lane is under way, which is what makes numbers enough to apply each once.
+The first to come sends its own request and whatever has gathered; when the answer is there, what has come meanwhile is
+sent, all of it. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions. An event loop
+that was busy last time also waits for the end of its turn: whoever was woken together asks together.
 
 A command whose answer was lost is sent again with its number, and the script gives its old answer. When the time is up
 before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the
