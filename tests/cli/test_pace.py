@@ -227,9 +227,11 @@ def test_interrupted_twice_it_does_not_wait():
     child.send_signal(signal.SIGINT)
     time.sleep(0.5)
     assert child.poll() is None
-    child.send_signal(signal.SIGINT)
-    assert child.wait(20) == 130
-    assert time.monotonic() - begin < 20
+    # On a machine that is too busy to deal with the first one meanwhile, the second is none.
+    while child.poll() is None and time.monotonic() - begin < 20:
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    assert child.wait(1) == 130
     os.set_blocking(child.stderr.fileno(), False)
     assert not child.stderr.read(), "no traceback"
     os.close(source)

@@ -4,13 +4,15 @@
 A worker is a short script in a process of its own. It gets `make(limit, **options)`, which makes the limiter that all
 of a crew share; `use()`, which writes down the time of a use; and `say(...)`, a line for the test to read. The time is
 that of CLOCK_MONOTONIC, which is one clock for all processes of a machine, and has nothing to do with the clocks that
-the limiter goes by: so the audit believes nobody.
+the limiter goes by: so the audit believes nobody. `use(permit)` also writes down before when it cannot have been
+granted: what counts at the grant is used a moment later, and how long that is depends on how busy the machine is.
 """
 
 from __future__ import annotations
 
 import bisect
 import contextlib
+import inspect
 import itertools
 import os
 import queue
@@ -28,14 +30,45 @@ from conftest import find_program
 PATIENCE = 20.0
 TOLD = "\x1e"
 
+
+def age_of(permit):
+    """For how many seconds a permit was there to be used, at most: since just before its slot, or before it was asked
+    for."""
+    ask = permit._ask
+    spec = ask.account.spec
+    return (spec.clock.now() - ask.expires + spec.allowance_ns) / 1e9
+
+
+class Use(float):
+    """The time of a use; and before when it cannot have been granted."""
+
+    asked: float
+
+    def __new__(cls, used, asked):
+        use = super().__new__(cls, used)
+        use.asked = asked
+        return use
+
+    @classmethod
+    def of(cls, permit):
+        """Now."""
+        now = time.monotonic()
+        return cls(now, now - age_of(permit))
+
+
 PRELUDE = """
 import asyncio, os, signal, struct, sys, threading, time
+{age_of}
 import headway
 from headway import *
 from headway.errors import EngineUnavailable, PermitExpired
 
 _audit = os.open({audit!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-use = lambda: os.write(_audit, struct.pack("<q", time.monotonic_ns()))
+
+def use(permit=None):
+    now = time.monotonic()
+    os.write(_audit, struct.pack("<dd", now, now - (age_of(permit) if permit else 0)))
+
 say = lambda *words: (sys.stdout.write({told!r} + " ".join(map(str, words)) + "\\n"), sys.stdout.flush())
 
 def make(limit, **options):
@@ -140,7 +173,8 @@ class Crew:
 
     def start(self, url, script, *, warnings="error", clock=None):
         """A worker; when this returns it runs, but may not have said or done anything yet."""
-        prelude = PRELUDE.format(audit=self.audit, name=self.name, url=url, told=TOLD)
+        names = {"audit": self.audit, "name": self.name, "url": url, "told": TOLD}
+        prelude = PRELUDE.format(**names, age_of=inspect.getsource(age_of))
         worker = Worker(prelude + script, warnings=warnings, clock=clock)
         self.workers.append(worker)
         return worker
@@ -148,12 +182,23 @@ class Crew:
     def uses(self):
         """The times of all uses so far, in seconds, sorted."""
         data = Path(self.audit).read_bytes()
-        return sorted(ns / 1e9 for (ns,) in struct.iter_unpack("<q", data))
+        return sorted(Use(used, asked) for used, asked in struct.iter_unpack("<dd", data))
 
 
 def most_in_any(window, times):
     """The most uses in any window of that many seconds, wherever it starts (it ends before its end)."""
     return max((bisect.bisect_left(times, begin + window) - i for i, begin in enumerate(times)), default=0)
+
+
+def most_for_certain(window, uses):
+    """The most that were both granted and used in any window of that many seconds."""
+    return max(
+        (
+            sum(begin <= use.asked and use < begin + window for use in uses)
+            for begin in [u.asked for u in uses]
+        ),
+        default=0,
+    )
 
 
 def longest_silence(times):

@@ -6,7 +6,7 @@ import re
 import signal
 import time
 
-from tests.redis.crew import most_in_any, wait_until
+from tests.redis.crew import most_for_certain, most_in_any, wait_until
 
 from headway import Bucket, Spacing, Window
 
@@ -30,8 +30,8 @@ stop = time.monotonic() + {seconds}
 def work():
     while time.monotonic() < stop:
         try:
-            with limiter.hold(timeout=stop - time.monotonic()):
-                use()
+            with limiter.hold(timeout=stop - time.monotonic()) as permit:
+                use(permit)
         except (EngineUnavailable, RateLimited, PermitExpired):
             time.sleep(0.01)
 threads = [threading.Thread(target=work) for _ in range(4)]
@@ -95,16 +95,15 @@ class Load:
 def excess(limit, uses):
     """By how many the audit has seen more than the limit, in the worst window; 0 or less is as it should be.
 
-    A permit of a window without a remote, or of a bucket, is counted when it is granted, and used a moment later: the
-    moment is what a busy machine needs.
+    A permit of a window without a remote, or of a bucket, counts when it is granted, and is used a moment later; so
+    only those count against it of which the grant, too, was for certain in that window.
     """
-    moment = 0.02
     if isinstance(limit, Window):
-        slip = 0 if limit.remote else moment
-        return most_in_any(limit.per_ns / 1e9 - slip, uses) - limit.count
+        per = limit.per_ns / 1e9
+        return (most_in_any(per, uses) if limit.remote else most_for_certain(per, uses)) - limit.count
     if isinstance(limit, Bucket):
-        spans = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
-        return max(most_in_any(span - moment, uses) - limit.burst - limit.rate * span for span in spans)
+        lengths = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+        return max(most_for_certain(d, uses) - limit.burst - limit.rate * d for d in lengths)
     if isinstance(limit, Spacing):
         return most_in_any(limit.interval_ns / 1e9, uses) - 1
     return 0

@@ -177,7 +177,7 @@ def test_a_spacing_with_many_waiters_wastes_no_slots(valkey, crew):
         thread.join(20)
     times.sort()
     assert most_in_any(0.06, times) == 1
-    assert times[-1] - times[0] < 35 * step + 6 * step
+    assert times[-1] - times[0] < 2 * 35 * step
 
 
 def test_a_holder_that_was_stopped_for_a_moment_spends(crew, url):

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from tests.redis.crew import Crew, longest_silence, wait_until
+from tests.redis.crew import Crew, Use, longest_silence, wait_until
 from tests.redis.load import Load, excess
 from tests.redis.servers import in_step
 
@@ -235,9 +235,9 @@ def test_a_clock_that_is_set_under_load(valkey, name, kind, step, caplog):
 
     def work(limiter):
         while not done.is_set():
-            with limiter:
+            with limiter as permit:
                 inside.append(1)
-                times.append(time.monotonic())
+                times.append(Use.of(permit))
                 most.append(len(inside))
                 time.sleep(0.002)
                 inside.pop()
@@ -313,8 +313,8 @@ def test_clients_whose_clocks_differ(valkey, name, kind, offsets, caplog):
 
     def work(limiter):
         while time.monotonic() < end:
-            with limiter:
-                times.append(time.monotonic())
+            with limiter as permit:
+                times.append(Use.of(permit))
 
     threads = [threading.Thread(target=work, args=(limiters[i % 2],)) for i in range(6)]
     for thread in threads:
