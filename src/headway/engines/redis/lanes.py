@@ -260,12 +260,12 @@ class TaskLane(Lane):
     def depart(self) -> None:
         """Send what has gathered."""
         batch = self.gather()
+        self.crowded = len(batch) > 1
         if self.account.ends:
             batch = self.account.take_ends() + batch
         if not batch:
             self._next()
             return
-        self.crowded = len(batch) > 1
         self.number += 1
         self.first = 0
         self.deadline = self.loop.time() + self.timeout_ns / 1e9
