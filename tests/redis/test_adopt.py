@@ -203,13 +203,14 @@ def test_who_sleeps_while_the_limit_changes_wakes_at_the_time_it_was_told(server
     begin = time.monotonic()
     limiter.acquire()
     permit = limiter.reserve()
+    told = permit.delay
     limiter.retarget("20/s burst 1")
+    assert permit.delay <= told
     permit.wait()
-    first = time.monotonic() - begin
+    assert time.monotonic() - begin >= 0.1
+    # After the slot that was promised, and not after the moment at which a busy machine let us wake.
     limiter.acquire()
-    second = time.monotonic() - begin
-    assert 0.1 <= first < 0.2
-    assert second - first >= 0.045
+    assert time.monotonic() - begin >= 0.15
     limiter.close()
     engine.close()
 
