@@ -31,7 +31,9 @@ class Letter:
         self.written = False
 
     def payload(self, ident: bytes) -> bytes:
-        talk = Talk(self.account, [self.request], self.stream, self.number, ident, 1 << 40)
+        # The queue is served by an end, so it too expects a time. One that arrives late is refused, and asked for.
+        timeout_ns = self.account.spec.timeout_ns
+        talk = Talk(self.account, [self.request], self.stream, self.number, ident, timeout_ns)
         talk.sent = self.account.spec.clock.now()
         talk.epoch = self.request.epoch
         return self.account.compose(talk, None)
