@@ -92,16 +92,20 @@ def awaited(effort: Effort) -> Findings:
 
 @in_own_process()
 def together(effort: Effort) -> Findings:
-    """Many tasks at once: made for one decision each, and tasks that go on deciding, where making them costs little.
+    """Many tasks that decide at once: 25 times each, and once each.
 
-    redis-py has a connection for each of them: a smaller pool would only make it slower.
+    Of tasks that are made for one decision, making and ending them is the greater part of the time; how much of it is
+    told by tasks that only wait once for each other. redis-py's default pool raises with so many tasks: there is one
+    with a connection for each of them (the faster one), and the one that waits for a free connection, as it comes.
     """
     with private_server() as url:
         limiter = headway.Limiter(BUCKET, name="together", engine=url)
 
-        def incr() -> Callable[[], Any]:
-            pool = redis.asyncio.ConnectionPool.from_url(url, max_connections=TASKS)
+        def incr(pool: redis.asyncio.ConnectionPool) -> Callable[[], Any]:
             return partial(redis.asyncio.Redis(connection_pool=pool).incr, "counter")
+
+        def connections() -> redis.asyncio.ConnectionPool:
+            return redis.asyncio.ConnectionPool.from_url(url, max_connections=TASKS)
 
         def crowd(call: Callable[[], Any], each: int) -> Side:
             async def decide() -> None:
@@ -114,12 +118,35 @@ def together(effort: Effort) -> Findings:
             return Side("await f()", {"f": all_at_once}, awaits=True, granted=lambda: none_denied(limiter))
 
         found = Findings()
-        for name, each in (("redis-tasks", 1), ("redis-tasks-steady", STEADY)):
-            sides = [crowd(limiter.acquire_async, each), crowd(incr(), each)]
-            rounds = take_turns(sides, effort, slice_ms=4 * SLICE_MS)
+
+        def compare(name: str, call: Callable[[], Any], raw: Callable[[], Any], each: int = 1) -> None:
+            rounds = take_turns([crowd(call, each), crowd(raw, each)], effort, slice_ms=4 * SLICE_MS)
             reading = per_second(rounds, 0, 1)
             found.readings[name] = replace(reading, ns=(reading.ns or 0) / TASKS / each)
+
+        compare("redis-tasks", limiter.acquire_async, incr(connections()), each=STEADY)
+        compare("redis-tasks-once", limiter.acquire_async, incr(connections()))
+        compare("redis-tasks-nothing", Turnstile(TASKS).wait, incr(connections()))
+        waiting = redis.asyncio.BlockingConnectionPool.from_url(url)
+        compare("redis-tasks-waiting-pool", limiter.acquire_async, incr(waiting))
     return found
+
+
+class Turnstile:
+    """Lets tasks pass when so many have come: the least that can be done together."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._here: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        one = asyncio.get_running_loop().create_future()
+        self._here.append(one)
+        if len(self._here) == self._size:
+            for other in self._here:
+                other.set_result(None)
+            self._here.clear()
+        await one
 
 
 def limits_side(url: str, strategy: str) -> Side:
@@ -209,13 +236,22 @@ SECTION = Section(
         Figure("redis-window-async", "the same, Window with Remote, completed", awaited, ">=", 0.4, "x"),
         Figure(
             "redis-tasks",
-            f"Redis, {TASKS} tasks, one decision each, at once: {OVER} by as many tasks",
+            f"Redis, {TASKS} tasks that decide at once, {STEADY} times each: {OVER} by as many tasks",
             together,
             ">=",
             10,
             "x",
         ),
-        Figure("redis-tasks-steady", f"the same, {STEADY} decisions each", together, unit="x"),
+        Figure("redis-tasks-once", "the same, tasks made for one decision each", together, unit="x"),
+        Figure(
+            "redis-tasks-nothing", "the same, tasks that only wait once for each other", together, unit="x"
+        ),
+        Figure(
+            "redis-tasks-waiting-pool",
+            "one decision each, over raw `INCR` on redis-py's pool that waits",
+            together,
+            unit="x",
+        ),
         *fleet.FIGURES,
         *(
             Figure(name, f"{package}, {use}: {OVER}", peers, unit="x")

@@ -24,7 +24,8 @@ from headway.errors import (
     PermitFinished,
     RateLimited,
 )
-from headway.limiter import Event, Limiter
+from headway.events import Event
+from headway.limiter import Limiter
 from headway.pacer import Pacer
 from headway.permit import Permit
 from headway.status import Denied, Stats, Status

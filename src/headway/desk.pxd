@@ -1,7 +1,7 @@
 cimport cython
 from headway.core.ledger cimport Ledger
 from headway.core.line cimport Ticket
-from headway.drive cimport in_context, run
+from headway.drive cimport in_context, run, running_loop
 from headway.engines.memory.book cimport Book
 from cpython.ref cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -9,7 +9,6 @@ from headway.permit cimport Permit, new_permit
 
 
 cdef bint _ATOMIC, _GIL
-cdef object _find_loop
 cdef Permit REFUSED
 
 cdef bint refused(Permit permit)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.durations import to_ns
 from headway.core.line import Ticket
-from headway.drive import run_async
+from headway.drive import run_async, running_loop
 from headway.engines.memory.book import ATOMIC
 from headway.errors import InvalidArgument, InvalidKey, RateLimited
 from headway.flows import Late, wait_in_line
@@ -53,7 +53,6 @@ _GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 # C values where this file is compiled.
 _ATOMIC = ATOMIC
-_find_loop: Any = None
 
 REFUSED = Permit.__new__(Permit)
 """Stands for "no", where None stands for "ask the slow way"."""
@@ -66,13 +65,7 @@ def refused(permit: Permit | None) -> bool:
 
 def current_task() -> int:
     """The identity of the asyncio task that runs in this thread, or 0; costs nothing before asyncio is imported."""
-    global _find_loop
-    if _find_loop is None:
-        # Half imported, by another thread, asyncio lacks the function; then no loop runs here either.
-        _find_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-        if _find_loop is None:
-            return 0
-    loop = _find_loop()
+    loop = running_loop()
     return 0 if loop is None else id(sys.modules["asyncio"].current_task(loop))
 
 

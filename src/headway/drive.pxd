@@ -15,6 +15,13 @@ cdef inline bint in_context():
     return PyThreadState_Get().context != NULL
 
 
+cdef object _find_loop
+
+cpdef running_loop()
+
+cpdef need_loop()
+
+
 @cython.freelist(32)
 cdef class ThreadBell:
     cdef readonly object lock

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from headway.engines.memory.book import Book
 
 
+_find_loop: Any = None
+
+
 class ThreadBell:
     """Wakes a thread: a lock that is released to ring."""
 
@@ -80,21 +83,21 @@ class TaskBell:
 
 def running_loop() -> Any:
     """The event loop that runs in this thread, or None; asyncio is not imported for it."""
-    asyncio = sys.modules.get("asyncio")
-    # Half imported, by another thread, it lacks the function; then no loop runs here either.
-    find = getattr(asyncio, "_get_running_loop", None)
-    return None if find is None else find()
+    global _find_loop
+    if _find_loop is None:
+        # Half imported, by another thread, asyncio lacks the function; then no loop runs here either.
+        _find_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+        if _find_loop is None:
+            return None
+    return _find_loop()
 
 
 def need_loop() -> asyncio.AbstractEventLoop:
     """The running asyncio loop, or an error that says what runs instead."""
-    import asyncio
-
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        running = "trio" if "trio" in sys.modules else None
-        raise UnsupportedAsync(running) from None
+    loop = running_loop()
+    if loop is None:
+        raise UnsupportedAsync("trio" if "trio" in sys.modules else None)
+    return loop  # type: ignore[no-any-return]
 
 
 def run(flow: Flow, book: Book, ticket: Ticket) -> None:

@@ -1,16 +1,17 @@
 """Waiting for a shared ledger, written once: what happens, without doing it.
 
 The flows of `headway.flows` ask a ledger in this process, which answers at once. Here the ledger is elsewhere, so
-that a
-question is an effect too. There are three ways to wait: to stand in the ledger's queue until one is called, to sleep
-until a slot that was promised, and to come back later because too many slots are promised already.
+that a question is an effect too. There are three ways to wait: to stand in the ledger's queue until one is called, to
+sleep until a slot that was promised, and to come back later because too many slots are promised already.
+
+An errand hears of what went wrong with an effect as an exception where it yielded it, and may go on in another way.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from headway.engines.redis.requests import Poll
 from headway.engines.redis.words import DENIED, GRANTED, REFUSED, STANDING
@@ -18,6 +19,8 @@ from headway.flows import Late
 
 if TYPE_CHECKING:
     from headway.engines.redis.requests import Ask, Request
+
+_T = TypeVar("_T")
 
 
 class Say(NamedTuple):
@@ -33,40 +36,57 @@ class Nap(NamedTuple):
     until: int | None
 
 
-Errand = Generator[Say | Nap, int, None]
+Errand: TypeAlias = Generator[Say | Nap, int, _T]
 
 
-def obtain(ask: Ask, deadline: int | None, again: Callable[[], Ask], found: list[Ask]) -> Errand:
-    """From the ledger's first answer to `ask` until a permit may be spent, which is then `found`.
+class TooMany(Late):
+    """More wait already than `max_waiting`."""
 
-    Raises `Late` when `deadline` comes first. Whatever ends it earlier (a cancellation, Ctrl-C) gives back what it
-    has: a place in the queue, or a slot.
+
+def obtain(ask: Ask, deadline: int | None, most: int | None, again: Callable[[], Ask]) -> Errand[Ask]:
+    """From the ledger's first answer to `ask` until a permit may be spent, which is then returned.
+
+    Raises `Late` when `deadline` comes first, and at once when `most` wait already. Whatever ends it earlier (a
+    cancellation, Ctrl-C) gives back what it has: a place in the queue, or a slot.
     """
-    while True:
-        try:
-            if ask.verdict == STANDING:
-                yield from stand(ask, deadline)
-            if ask.verdict == GRANTED and not ask.void:
-                yield from sleep_to_slot(ask)
-            if ask.verdict == GRANTED and not ask.void:
-                found.append(ask)
-                return
-            if ask.verdict == DENIED:
-                yield from back_off(ask, deadline)
-        except BaseException:
-            ask.withdraw()
-            raise
-        ask = again()
-        try:
+    spec = ask.account.spec
+    waiters = spec.waiters
+    try:
+        if most is not None and len(waiters) >= most:
+            raise TooMany
+        waiters.add(ask)
+        while not (yield from served(ask, deadline)):
+            before, ask = ask, again()
+            waiters.add(ask)
+            waiters.discard(before)
             yield Say(ask)
-        except BaseException:
-            ask.withdraw()
-            raise
-        if ask.verdict == REFUSED:
-            raise Late
+        spec.check_open()
+    except BaseException:
+        ask.withdraw()
+        raise
+    finally:
+        waiters.discard(ask)
+    return ask
 
 
-def stand(ask: Ask, deadline: int | None) -> Errand:
+def served(ask: Ask, deadline: int | None) -> Errand[bool]:
+    """Until the permit may be spent; False where one has to ask anew."""
+    ask.account.spec.check_open()
+    if ask.verdict == REFUSED:
+        raise Late
+    if ask.verdict == STANDING:
+        yield from stand(ask, deadline)
+    if ask.verdict == GRANTED and not ask.void:
+        yield from sleep_to_slot(ask)
+    if ask.verdict == GRANTED and not ask.void:
+        return True
+    if ask.verdict == DENIED:
+        yield from back_off(ask, deadline)
+    ask.account.spec.check_open()
+    return False
+
+
+def stand(ask: Ask, deadline: int | None) -> Errand[None]:
     """In the ledger's queue, until called. A message may get lost, so the ledger is asked when it should have come."""
     while ask.verdict == STANDING and not ask.void:
         until = ask.ready if deadline is None else min(ask.ready, deadline)
@@ -79,7 +99,7 @@ def stand(ask: Ask, deadline: int | None) -> Errand:
             yield Say(Poll(ask.account))
 
 
-def sleep_to_slot(ask: Ask) -> Errand:
+def sleep_to_slot(ask: Ask) -> Errand[None]:
     """Until the promised time; who comes too late has wasted it, and what it meant may be another's by now."""
     account = ask.account
     now = ask.heard
@@ -106,7 +126,7 @@ def sleep_to_slot(ask: Ask) -> Errand:
         ask.void = True
 
 
-def back_off(ask: Ask, deadline: int | None) -> Errand:
+def back_off(ask: Ask, deadline: int | None) -> Errand[None]:
     """Too many slots are reserved: come back when one is free, not all at the same moment (full jitter)."""
     wait_ns, spread_ns = ask.account.spec.backoff(ask)
     if wait_ns is None:
@@ -117,3 +137,4 @@ def back_off(ask: Ask, deadline: int | None) -> Errand:
     now = ask.heard
     while now < until:
         now = yield Nap(ask, until)
+        ask.account.spec.check_open()

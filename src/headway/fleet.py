@@ -1,62 +1,51 @@
 """A limiter whose ledgers are elsewhere: the same verbs, for any number of processes and machines.
 
-`Limiter(..., engine="redis://...")` is one. The decision is made on the server, in one step and by its clock; here
-are the verbs, what happens when the server does not answer, and what the limiter has to know to ask.
+`Limiter(..., engine="redis://...")` is one. The decision is made on the server, in one step and by its clock; here is
+what happens once or rarely: construction, looking, reserving, pausing, changing. The verbs of every call are in
+`headway.fleet_desk`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from headway import talk
+from headway import fleet_terms
 from headway.clock import as_clock
 from headway.core.concurrency import ConcurrencyRule
 from headway.core.durations import to_ns
 from headway.core.ledger import Rule
-from headway.core.limits import Limit, Spacing
-from headway.core.rules import check_exact, rules_of
-from headway.core.spacing import SpacingRule
-from headway.desk import Cost, Desk, Key, Timeout, timeout_to_ns
-from headway.drive import need_loop
+from headway.core.limits import Limit
+from headway.desk import Cost, Desk, Key, timeout_to_ns
 from headway.engines.memory.book import Book
 from headway.engines.redis import open_engine
-from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, Ask, Look, Request, Row
+from headway.engines.redis.requests import Look, Request
 from headway.engines.redis.spec import Spec
-from headway.engines.redis.words import GRANTED, NEVER, PAUSE, REFUSED, RESET, STANDING, TICK, numbers
-from headway.errands import obtain, sleep_to_slot
-from headway.errors import (
-    Closed,
-    EngineUnavailable,
-    InvalidArgument,
-    InvalidKey,
-    NotPromised,
-    RateLimited,
-)
-from headway.fleet_permit import FleetPermit, HeldFleetPermit
-from headway.flows import Late
+from headway.engines.redis.words import GRANTED, PAUSE, RESET, TICK, numbers
+from headway.errands import Errand, Say
+from headway.errors import EngineUnavailable, InvalidArgument, InvalidKey, NotPromised, RateLimited
+from headway.events import Listener
+from headway.fleet_answers import reason, status
+from headway.fleet_desk import FleetDesk
+from headway.fleet_standby import Standby
 from headway.health import check_health, warn_blocking
-from headway.limiter import Limiter, Limits, Listener, Overrides, _as_remote, _metrics
+from headway.limiter import Limiter, Overrides
+from headway.metrics import Limits, as_remote, metrics_of
 from headway.permit import Permit
-from headway.status import Denied, Status, seconds, status_of
+from headway.status import Stats, Status
 
 if TYPE_CHECKING:
     from headway.core.remote import Remote
     from headway.engines.redis.account import Account
 
-ERROR_MODES = ("closed", "open", "local")
-LOSS_MODES = ("quarantine", "trust")
 
-
-class FleetLimiter(Limiter):
+class FleetLimiter(FleetDesk):
     """A `Limiter` on a shared engine."""
 
-    __slots__ = (
-        "_clock", "_closed", "_engine", "_held", "_leased", "_local", "_on_error", "_options", "_share", "_sleeping",
-        "_spec",
-    )  # fmt: skip
+    __slots__ = ("_options",)
 
     def __init__(
         self,
@@ -83,65 +72,42 @@ class FleetLimiter(Limiter):
             "local_share": local_share, "on_ledger_loss": on_ledger_loss, "max_quarantine": max_quarantine,
             "on_event": on_event, "clock": clock,
         }  # fmt: skip
-        if not isinstance(name, str) or not name:
-            raise InvalidArgument("name", name, "a name: on a shared engine it says whose ledgers are meant")
-        if start != "idle":
-            raise InvalidArgument("start", start, "'idle': a shared ledger survives its clients")
-        if on_engine_error not in ERROR_MODES:
-            raise InvalidArgument("on_engine_error", on_engine_error, "'closed', 'open' or 'local'")
-        if on_ledger_loss not in LOSS_MODES:
-            raise InvalidArgument("on_ledger_loss", on_ledger_loss, "'quarantine' or 'trust'")
-        if type(local_share) not in (int, float) or not 0 < local_share <= 1:
-            raise InvalidArgument("local_share", local_share, "a share of the limit, above 0 and up to 1")
-        timeout_engine = to_ns(engine_timeout)
-        if timeout_engine is None or not 1_000_000 <= timeout_engine <= 3_600_000_000_000:
-            raise InvalidArgument(
-                "engine_timeout", engine_timeout, "seconds from 0.001 to 3600, or a timedelta"
-            )
-        quarantine_ns = None if max_quarantine is None else to_ns(max_quarantine)
-        if max_quarantine is not None and (quarantine_ns is None or quarantine_ns < 0):
-            raise InvalidArgument("max_quarantine", max_quarantine, "seconds from 0 up, or None for no cap")
+        own_name = fleet_terms.checked_name(name)
+        fleet_terms.check_options(start, on_engine_error, on_ledger_loss, local_share)
+        engine_timeout_ns = fleet_terms.engine_timeout_ns(engine_timeout)
+        max_quarantine_ns = fleet_terms.quarantine_ns(max_quarantine)
         self._check_common(max_waiting, on_event)
+        timeout_ns = timeout_to_ns(timeout)
         self._clock = as_clock(clock)
-        self._remote = _as_remote(remote)
-        self._engine = open_engine(engine, timeout_engine / 1e9)
-        self._limits = {
-            metric: self._at_distance(part) for metric, part in _metrics(limit, self._remote).items()
-        }
+        self._remote = as_remote(remote)
+        self._engine = open_engine(engine, engine_timeout_ns / 1e9)
+        self._limits = self._from_afar(limit)
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
-        self._on_error = on_engine_error
-        self._share = float(local_share)
-        self._local: Limiter | None = None
-        self._closed = False
-        self._sleeping = 0
-        timeout_ns = timeout_to_ns(timeout)
+        self._standby = Standby(
+            own_name, on_engine_error, local_share, self._limits, overrides, self._remote, self._clock
+        )
         rules = self._flat_rules(self._limits, self._clock)
-        names = [
-            metric or None for metric, part in self._limits.items() for _ in self._rules_of(part, self._clock)
-        ]
         self._check_overrides(overrides, self._clock)
         # A book of our own: it checks requests and counts, and decides nothing.
         book = Book(None, self._clock, False)
-        book.name = name
-        book.metrics = names
-        self._furnish(book, rules)
+        book.name = own_name
+        book.metrics = [metric or None for metric in self._metric_of_each_rule(self._limits)]
         book.health = check_health
         book.on_block = warn_blocking
-        book.limits = self._limits
-        self._note_kinds(rules)
+        self._furnish(book, self._limits, rules)
         self._spec = Spec(
             self._engine,
-            name,
+            own_name,
             self._clock,
-            self._text(self._limits),
-            names,
+            fleet_terms.text_of(self._limits),
+            book.metrics,
             rules,
             None if overrides is None else self._rules_for_key,
-            timeout_ns=timeout_engine,
-            allowance_ns=self._allowance(rules),
+            timeout_ns=engine_timeout_ns,
+            allowance_ns=fleet_terms.allowance_ns(rules, self._engine),
             on_loss=on_ledger_loss,
-            max_quarantine_ns=quarantine_ns,
+            max_quarantine_ns=max_quarantine_ns,
             tell=self._tell_trouble,
         )
         listener = None if on_event is None else Listener(on_event, name, self._clock)
@@ -149,49 +115,27 @@ class FleetLimiter(Limiter):
 
     # -- construction ------------------------------------------------------------------------------------
 
-    def _furnish(self, book: Book, rules: tuple[Rule, ...]) -> None:
+    def _from_afar(self, limit: Limits) -> dict[str, Limit]:
+        limits = metrics_of(limit, self._remote)
+        return {metric: fleet_terms.at_distance(part, self._engine) for metric, part in limits.items()}
+
+    def _metric_of_each_rule(self, limits: dict[str, Limit]) -> list[str]:
+        return [metric for metric, part in limits.items() for _ in self._rules_of(part, self._clock)]
+
+    def _furnish(self, book: Book, limits: dict[str, Limit], rules: tuple[Rule, ...]) -> None:
+        """By these rules requests are checked and permits made from now on."""
+        book.limits = limits
         names = [name or "" for name in book.metrics]
         book.furnish(rules, [self._chooser(i, names, self._clock) for i in range(len(rules))])
         book.solo = False
-
-    def _note_kinds(self, rules: tuple[Rule, ...]) -> None:
         self._held = any(rule.held for rule in rules)
         self._leased = [i for i, rule in enumerate(rules) if isinstance(rule, ConcurrencyRule)]
-
-    def _at_distance(self, limit: Limit) -> Limit:
-        """A limit as it is kept from afar: whoever sleeps until a slot of a `Spacing` may be late by a little."""
-        if not isinstance(limit, Spacing) or not limit.strict:
-            return limit
-        trip = self._engine.round_trip_ns()
-        least = 2 * trip
-        if limit.expire_after_ns is None:
-            allowance = max(limit.interval_ns // 100, least, 3_000_000)
-            return Spacing(
-                f"{limit.interval_ns}ns", max_reserved=limit.max_reserved, expire_after=f"{allowance}ns"
-            )
-        if limit.expire_after_ns < least:
-            raise InvalidArgument(
-                "expire_after",
-                limit.expire_after_ns / 1e9,
-                f"at least {least / 1e9:.3g} s, twice the round trip to {self._engine.address}: less and every slot is "
-                "over before it is heard of",
-            )
-        return limit
-
-    def _allowance(self, rules: tuple[Rule, ...]) -> int:
-        """How late after its slot a permit may still be spent, on our clock."""
-        slack = [rule.allowance * TICK for rule in rules if isinstance(rule, SpacingRule) and rule.strict]
-        allowed = min(self._engine.lease_ns, *slack) if slack else self._engine.lease_ns
-        return int(allowed * (1 - self._engine.drift))
 
     def _rules_of(self, limit: Limit, clock: Any) -> tuple[Rule, ...]:  # noqa: ARG002 - the server's clock counts
         if limit not in self._rules:
             if len(self._rules) > 10_000:
                 self._rules.clear()
-            engine = self._engine
-            rules = rules_of(limit, TICK, engine.drift_ppm, TICK, engine.lease_ns)
-            check_exact(rules)
-            self._rules[limit] = rules
+            self._rules[limit] = fleet_terms.rules_at(limit, self._engine)
         return self._rules[limit]
 
     def _rules_for_key(self, key: str) -> tuple[Rule, ...]:
@@ -199,9 +143,6 @@ class FleetLimiter(Limiter):
         if limit is None:
             return self._spec.rules
         return self._checked_override(key, limit, self._clock)
-
-    def _text(self, limits: dict[str, Limit]) -> str:
-        return "; ".join(f"{metric}: {part}" if metric else str(part) for metric, part in limits.items())
 
     def _tell_trouble(self, kind: str, account: Account, length: float) -> None:
         if self._listener is not None:
@@ -211,269 +152,17 @@ class FleetLimiter(Limiter):
         return f"{Limiter.__repr__(self)[:-1]}, engine={self._engine.address!r})"
 
     def __reduce__(self) -> Any:
-        options = self._options
-        return _rebuild, (options,)
-
-    # -- asking ------------------------------------------------------------------------------------------
-
-    def _account(self, keys: tuple[str | None, ...]) -> Account:
-        if self._closed:
-            raise Closed(self.name)
-        return self._spec.account(keys if self._spec.metrics else keys[:1])
-
-    def _permit(self, ask: Ask) -> Permit:
-        self._book.granted += 1
-        kind = HeldFleetPermit if self._held else FleetPermit
-        return kind(self, ask, ask.account.key)
-
-    def _new_ask(
-        self, account: Account, costs: tuple[int, ...], deadline: int | None, patient: bool = True
-    ) -> Ask:
-        longest = NEVER if deadline is None else float(max(0, deadline - self._clock.now()) // TICK)
-        return Ask(account, self._engine.new_ticket(), costs, patient, longest)
-
-    def try_acquire(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
-        keys, costs = self.request(key, cost)
-        account = self._account(keys)
-        ask = Ask(account, self._engine.new_ticket(), costs, False, 0.0)
-        try:
-            self._engine.lane(account).ask(ask)
-        except EngineUnavailable as error:
-            answer: Permit | Denied = self._without_engine(error, "try_acquire", key, cost)
-            return answer
-        except BaseException:
-            ask.withdraw()
-            raise
-        if ask.verdict == GRANTED and self._too_late(ask):
-            ask.give_back()
-            return self.try_acquire(key, cost=cost)
-        return self._verdict(ask, key, cost)
-
-    async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
-        keys, costs = self.request(key, cost)
-        account = self._account(keys)
-        ask = Ask(account, self._engine.new_ticket(), costs, False, 0.0)
-        try:
-            await self._engine.task_lane(account, need_loop()).ask(ask)
-        except EngineUnavailable as error:
-            answer: Permit | Denied = self._without_engine(error, "try_acquire", key, cost)
-            return answer
-        except BaseException:
-            ask.withdraw()
-            raise
-        if ask.verdict == GRANTED and self._too_late(ask):
-            ask.give_back()
-            return await self.try_acquire_async(key, cost=cost)
-        return self._verdict(ask, key, cost)
-
-    def _too_late(self, ask: Ask) -> bool:
-        """Whether we were stopped while the answer was on its way, for so long that the permit is another's by now."""
-        now = self._clock.now()
-        if now <= ask.expires:
-            return False
-        ask.heard = now
-        return True
-
-    def _verdict(self, ask: Ask, key: Key, cost: Cost) -> Permit | Denied:
-        if ask.verdict == GRANTED:
-            permit = self._permit(ask)
-            if self._listener is not None:
-                self._listener.tell("granted", key, cost)
-            return permit
-        self._book.denied += 1
-        if self._listener is not None:
-            self._listener.tell("denied", key, cost)
-        return Denied(key, self._survey(ask), self._reason(ask))
-
-    def _reason(self, ask: Ask) -> str:
-        if ask.quarantine > 0:
-            return "quarantine"
-        return "paused" if ask.pause > 0 else "limit"
-
-    def _survey(self, ask: Ask | Look) -> list[tuple[Any, int, int, int, int, int, bool]]:
-        rules = ask.account.rules
-        rows = ask.rows or [(0, NEVER, NEVER, 0, 0, 0)] * len(rules)
-        return [self._row(rule, row) for rule, row in zip(rules, rows, strict=True)]
-
-    def _row(self, rule: Rule, row: Row) -> tuple[Any, int, int, int, int, int, bool]:
-        remaining, wait, reset, waiting, out, exact = row
-        return (
-            rule.limit, int(remaining), self._spec.stretched(wait) if wait < NEVER else 1 << 62,
-            int(reset * TICK), int(waiting), int(out), exact == 1,
-        )  # fmt: skip
-
-    def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
-        keys, costs = self.request(key, cost)
-        account, deadline = self._account(keys), self._deadline(timeout)
-        ask = self._new_ask(account, costs, deadline)
-        try:
-            self._engine.lane(account).ask(ask)
-            if ask.verdict != GRANTED or ask.slot > ask.heard or self._too_late(ask):
-                ask = self._wait(ask, costs, deadline)
-        except Late as late:
-            raise self._refused(ask, key, cost, timeout, _why(late)) from None
-        except EngineUnavailable as error:
-            permit: Permit = self._without_engine(error, "acquire", key, cost, timeout)
-            return permit
-        except BaseException:
-            ask.withdraw()
-            raise
-        return self._got(ask, key, cost)
-
-    async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
-        keys, costs = self.request(key, cost)
-        account, deadline = self._account(keys), self._deadline(timeout)
-        ask = self._new_ask(account, costs, deadline)
-        try:
-            await self._engine.task_lane(account, need_loop()).ask(ask)
-            if ask.verdict != GRANTED or ask.slot > ask.heard or self._too_late(ask):
-                ask = await self._wait_async(ask, costs, deadline)
-        except Late as late:
-            raise self._refused(ask, key, cost, timeout, _why(late)) from None
-        except EngineUnavailable as error:
-            answer = self._without_engine(error, "acquire_async", key, cost, timeout)
-            permit: Permit = await answer if hasattr(answer, "__await__") else answer
-            return permit
-        except BaseException:
-            ask.withdraw()
-            raise
-        return self._got(ask, key, cost)
-
-    def _deadline(self, timeout: Timeout) -> int | None:
-        timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
-        return None if timeout_ns is None else self._clock.now() + timeout_ns
-
-    def _got(self, ask: Ask, key: Key, cost: Cost) -> Permit:
-        permit = self._permit(ask)
-        if self._listener is not None:
-            self._listener.tell("granted", key, cost)
-        return permit
-
-    # -- waiting -----------------------------------------------------------------------------------------
-
-    def _begin_wait(self, ask: Ask) -> None:
-        if self._max_waiting is not None and self._sleeping >= self._max_waiting:
-            ask.withdraw()
-            raise _TooMany
-        self._sleeping += 1
-
-    def _errand(self, ask: Ask, costs: tuple[int, ...], deadline: int | None, found: list[Ask]) -> Any:
-        if ask.verdict == REFUSED:
-            raise Late
-        account = ask.account
-
-        def again() -> Ask:
-            if self._closed:
-                raise Closed(self.name)
-            return self._new_ask(account, costs, deadline)
-
-        return obtain(ask, deadline, again, found)
-
-    def _wait(self, ask: Ask, costs: tuple[int, ...], deadline: int | None) -> Ask:
-        found: list[Ask] = []
-        self._begin_wait(ask)
-        try:
-            talk.run(self._errand(ask, costs, deadline, found), self._clock, self._book.tell_blocking)
-        finally:
-            self._sleeping -= 1
-        self._check_open(found[0])
-        return found[0]
-
-    async def _wait_async(self, ask: Ask, costs: tuple[int, ...], deadline: int | None) -> Ask:
-        found: list[Ask] = []
-        self._begin_wait(ask)
-        try:
-            await talk.run_async(self._errand(ask, costs, deadline, found), self._clock)
-        finally:
-            self._sleeping -= 1
-        self._check_open(found[0])
-        return found[0]
-
-    def _check_open(self, ask: Ask) -> None:
-        if self._closed:
-            ask.withdraw()
-            raise Closed(self.name)
-
-    def _sleep(self, ask: Ask) -> None:
-        talk.run(sleep_to_slot(ask), self._clock, self._book.tell_blocking)
-
-    async def _sleep_async(self, ask: Ask) -> None:
-        await talk.run_async(sleep_to_slot(ask), self._clock)
-
-    def _refused(
-        self, ask: Ask, key: Key, cost: Cost, timeout: Timeout, reason: str = "timeout"
-    ) -> RateLimited:
-        self._book.denied += 1
-        if self._listener is not None:
-            self._listener.tell("denied", key, cost)
-        timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
-        status = status_of(self._survey(ask)) if ask.rows else None
-        never = ask.verdict == REFUSED
-        retry = math.inf if never or status is None else status.retry_after
-        if ask.verdict == STANDING:
-            retry = max(0, ask.ready - self._clock.now()) / 1e9
-        return RateLimited(
-            retry,
-            limit=ask.account.rules[0].limit if status is None else status.limit,
-            key=key if key is None or isinstance(key, str) else str(dict(key)),
-            status=status,
-            reason="never" if never else reason,
-            timeout=None if timeout_ns is None else seconds(timeout_ns),
-            max_waiting=self._max_waiting,
-        )
-
-    # -- without the engine ------------------------------------------------------------------------------
-
-    def _without_engine(
-        self, error: EngineUnavailable, verb: str, key: Key, cost: Cost, timeout: Any = ...
-    ) -> Any:
-        """What `on_engine_error` says."""
-        if self._listener is not None:
-            self._listener.tell("engine_error", key, cost)
-        if self._on_error == "closed":
-            raise error
-        if self._on_error == "open":
-            return _OPEN.try_acquire()
-        local = self._local_limiter()
-        if verb in ("try_acquire", "reserve"):
-            return getattr(local, verb)(key, cost=cost)
-        return getattr(local, verb)(key, cost=cost, timeout=timeout)
-
-    def _local_limiter(self) -> Limiter:
-        """A share of the limit, kept in this process while the engine is away."""
-        if self._local is None:
-            share = {metric: part.share(self._share) for metric, part in self._limits.items()}
-            limit: Any = share.get("", share)
-            self._local = Limiter(limit, clock=self._options["clock"])
-        return self._local
+        return _rebuild, (dict(self._options),)
 
     # -- rarer verbs -------------------------------------------------------------------------------------
 
     def reserve(self, key: Key = None, *, cost: Cost = 1) -> Permit:
-        ask = self._reservation(key, cost)
-        try:
-            self._engine.lane(ask.account).ask(ask)
-        except EngineUnavailable as error:
-            permit: Permit = self._without_engine(error, "reserve", key, cost)
-            return permit
-        except BaseException:
-            ask.withdraw()
-            raise
-        return self._reserved(ask, key, cost)
+        return self._run(self._reserving(key, cost))
 
     async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
-        ask = self._reservation(key, cost)
-        try:
-            await self._engine.task_lane(ask.account, need_loop()).ask(ask)
-        except EngineUnavailable as error:
-            permit: Permit = self._without_engine(error, "reserve", key, cost)
-            return permit
-        except BaseException:
-            ask.withdraw()
-            raise
-        return self._reserved(ask, key, cost)
+        return await self._run_async(self._reserving(key, cost))
 
-    def _reservation(self, key: Key, cost: Cost) -> Ask:
+    def _reserving(self, key: Key, cost: Cost) -> Errand[Permit]:
         keys, costs = self.request(key, cost)
         account = self._account(keys)
         for rule in account.rules:
@@ -481,126 +170,92 @@ class FleetLimiter(Limiter):
                 raise NotPromised(rule.limit)
             if rule.capacity == 0:
                 raise RateLimited(math.inf, limit=rule.limit, key=keys[0], reason="never")
-        return self._new_ask(account, costs, None)
-
-    def _reserved(self, ask: Ask, key: Key, cost: Cost) -> Permit:
+        ask = self._new_ask(account, costs, None)
+        try:
+            yield Say(ask)
+        except BaseException as error:  # noqa: BLE001 - raised again, if nobody decides instead
+            return self._unanswered(ask, error, key, cost).reserve(key, cost=cost)
         if ask.verdict != GRANTED:
-            raise self._refused(ask, key, cost, None, self._reason(ask))
-        permit = self._permit(ask)
+            raise self._limited_by(ask, key, cost, reason(ask), None)
+        permit = self._got(ask, key, cost)
         if ask.slot > ask.heard:
             permit.promise(ask.slot)
         return permit
 
-    def _say(self, request: Request) -> None:
+    def _telling(self, request: Request) -> Errand[None]:
         """What only the engine can do or tell: without it there is nothing to fall back on."""
         try:
-            self._engine.lane(request.account).ask(request)
-        except EngineUnavailable:
-            self._tell_trouble("engine_error", request.account, 0.0)
-            raise
-
-    async def _say_async(self, request: Request) -> None:
-        try:
-            await self._engine.task_lane(request.account, need_loop()).ask(request)
+            yield Say(request)
         except EngineUnavailable:
             self._tell_trouble("engine_error", request.account, 0.0)
             raise
 
     def peek(self, key: Key = None, *, cost: Cost = 1) -> Status:
-        look = self._look(key, cost)
-        self._say(look)
-        return status_of(self._survey(look))
+        return self._run(self._peeking(key, cost))
 
     async def peek_async(self, key: Key = None, *, cost: Cost = 1) -> Status:
-        look = self._look(key, cost)
-        await self._say_async(look)
-        return status_of(self._survey(look))
+        return await self._run_async(self._peeking(key, cost))
 
-    def _look(self, key: Key, cost: Cost) -> Look:
+    def _peeking(self, key: Key, cost: Cost) -> Errand[Status]:
         keys, costs = self.request(key, cost)
-        return Look(self._account(keys), costs)
+        look = Look(self._account(keys), costs)
+        yield from self._telling(look)
+        return status(look)
 
     def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
-        self._say(self._pause(seconds, key))
+        self._run(self._pausing(seconds, key))
 
     async def pause_async(self, seconds: float | timedelta, key: str | None = None) -> None:
-        await self._say_async(self._pause(seconds, key))
+        await self._run_async(self._pausing(seconds, key))
 
-    def _pause(self, length: float | timedelta, key: str | None) -> Request:
+    def _pausing(self, length: float | timedelta, key: str | None) -> Errand[None]:
         ns = to_ns(length)
         if ns is None or not 0 <= ns < 1 << 62:
             raise InvalidArgument("seconds", length, "seconds from 0 up, or a timedelta; 0 lifts the pause")
         if key is not None and not isinstance(key, str):
             raise InvalidKey(key)
         account = self._account((key,) * len(self._spec.names))
+        yield from self._telling(Request(account, numbers(PAUSE, -(-ns // TICK))))
         if self._listener is not None:
             self._listener.tell("paused", key, None, ns / 1e9)
-        return Request(account, numbers(PAUSE, -(-ns // TICK)))
 
     def reset(self, key: Key = None) -> None:
-        self._say(self._reset(key))
+        self._run(self._resetting(key))
 
     async def reset_async(self, key: Key = None) -> None:
-        await self._say_async(self._reset(key))
+        await self._run_async(self._resetting(key))
 
-    def _reset(self, key: Key) -> Request:
-        return Request(self._account(self.request(key, 1)[0]), numbers(RESET))
+    def _resetting(self, key: Key) -> Errand[None]:
+        account = self._account(self.request(key, 1)[0])
+        yield from self._telling(Request(account, numbers(RESET)))
 
     def retarget(self, limit: Limits) -> None:
-        limits = {metric: self._at_distance(part) for metric, part in _metrics(limit, self._remote).items()}
+        limits = self._from_afar(limit)
         rules = self._flat_rules(limits, self._clock)
-        names = [name for name, part in limits.items() for _ in self._rules_of(part, self._clock)]
-        self._compare(self._book, rules, names)
-        self._limits = self._book.limits = limits
+        self._compare(self._book, rules, self._metric_of_each_rule(limits))
+        self._limits = limits
         # The book decides nothing here: it only has to know by which rules requests are checked.
-        self._furnish(self._book, rules)
-        self._note_kinds(rules)
-        self._spec.allowance_ns = self._allowance(rules)
-        self._spec.declare(self._text(limits), rules)
-        self._local = None
+        self._furnish(self._book, limits, rules)
+        self._spec.allowance_ns = fleet_terms.allowance_ns(rules, self._engine)
+        self._spec.declare(fleet_terms.text_of(limits), rules)
+        self._standby.retarget(limits)
+        # A copy that is made of it elsewhere says what this one says: the newest governs.
+        self._options["limit"] = limit
 
     async def retarget_async(self, limit: Limits) -> None:
         self.retarget(limit)
 
+    def stats(self) -> Stats:
+        spec = self._spec
+        return replace(Limiter.stats(self), waiting=len(spec.waiters), keys=len(spec.accounts))
+
     def close(self) -> None:
-        self._closed = True
-        for account in list(self._spec.accounts.values()):
-            for ask in [*account.standing.values(), *account.sleepers]:
-                ask.withdraw()
-                ask.void = True
-                ask.ring()
+        self._spec.close()
+        self._standby.close()
 
     async def close_async(self) -> None:
         self.close()
 
-    def _ended(self, permit: FleetPermit, how: int) -> None:
-        """Count how a permit ended."""
-        book = self._book
-        if how == CANCEL:
-            book.cancelled += 1
-        else:
-            book.ended += 1
-            if how == ABANDON:
-                book.abandoned += 1
-            elif how == COMPLETE and self._held:
-                book.flight_ns += max(0, self._clock.now() - permit._ask.slot)
-            if book.ended & 255 == 0:
-                book.check_health()
-        if self._listener is not None:
-            self._listener.tell_end(permit, {1: "complete", 2: "cancel", 3: "abandon"}.get(how, "settled"))
-
-
-class _TooMany(Late):
-    """More wait already than `max_waiting`."""
-
-
-def _why(late: Late) -> str:
-    return "max_waiting" if isinstance(late, _TooMany) else "timeout"
-
-
-_OPEN = Limiter("1000000000/s burst 1000000000")
-"""Lets everything pass, where `on_engine_error="open"` says so."""
-
 
 def _rebuild(options: dict[str, Any]) -> FleetLimiter:
-    return FleetLimiter(options.pop("limit"), **options)
+    return FleetLimiter(**options)

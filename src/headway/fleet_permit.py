@@ -1,23 +1,26 @@
 """A permit from a shared ledger: it knows where it came from, until when it may be spent, and tells the ledger how it
 ended.
 
-Its end is posted and not waited for; if it is lost with its process, the lease or `max_transit` covers for it.
+Its end is posted and not waited for; if it is lost with its process, the lease or `max_transit` covers for it. It is
+the permit of the process that took it: what a forked child does with its copy ends nothing.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, SETTLE, Ask, End
+from headway.errands import sleep_to_slot
 from headway.errors import PermitExpired, PermitFinished
 from headway.outcome import outcome_of
 from headway.permit import ENDS, Permit
 
 if TYPE_CHECKING:
-    from headway.fleet import FleetLimiter
+    from headway.fleet_desk import FleetDesk
 
 
 class Lease:
@@ -89,6 +92,18 @@ class Lease:
 
 
 _order = threading.Lock()
+_process = os.getpid()
+
+
+def after_fork() -> None:
+    """In a forked child: permits are the parent's, and so is the thread that may have had the lock."""
+    global _order, _process
+    _order = threading.Lock()
+    _process = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)
 
 
 def say_end(ask: Ask, leases: list[Lease] | None, how: int, actual: tuple[int, ...] | None = None) -> None:
@@ -113,32 +128,29 @@ def say_end(ask: Ask, leases: list[Lease] | None, how: int, actual: tuple[int, .
 class FleetPermit(Permit):
     """What `acquire` returns on a shared engine."""
 
-    __slots__ = ("_ask", "_leases", "_limiter", "_names")
+    __slots__ = ("_ask", "_leases", "_limiter", "_taken_by")
 
-    def __init__(self, limiter: FleetLimiter, ask: Ask, key: str | None) -> None:
-        self._limiter = limiter
-        self._ask = ask
-        self._key = key
-        self._end = 0
-        self._owner = self._task = self._slot = 0
-        self._names = ask.account.spec.names
-        self._leases: list[Lease] | None = None
-        self._book = limiter._book
-        self._held = limiter._held
-        if limiter._leased:
-            self._leases = [Lease(ask, rule) for rule in limiter._leased if ask.costs[rule]]
-            for lease in self._leases:
-                lease.all = self._leases
-                ask.account.leases[ask.ticket, lease.rule] = lease
-            ask.account.spec.engine.look_after(ask.account)
+    _ask: Ask
+    _leases: list[Lease] | None
+    _limiter: FleetDesk
+    _taken_by: int
+
+    def _lease(self, rules: list[int]) -> None:
+        """Have somebody speak for its holder as long as it is held."""
+        ask = self._ask
+        self._leases = [Lease(ask, rule) for rule in rules if ask.costs[rule]]
+        for lease in self._leases:
+            lease.all = self._leases
+            ask.account.leases[ask.ticket, lease.rule] = lease
+        ask.account.spec.engine.look_after(ask.account)
 
     @property
     def cost(self) -> Any:
         """What was taken: a number, or a number for each metric."""
-        costs = self._ask.costs
-        if self._names[0] is None:
+        costs, names = self._ask.costs, self._ask.account.spec.names
+        if names[0] is None:
             return costs[0]
-        return {name: cost for name, cost in zip(self._names, costs, strict=True) if cost}
+        return {name: cost for name, cost in zip(names, costs, strict=True) if cost}
 
     @property
     def delay(self) -> float:
@@ -190,7 +202,8 @@ class FleetPermit(Permit):
         self._end = SETTLE
         self._limiter._ended(self, SETTLE)
         spent = tuple(actual.get(i, taken) for i, taken in enumerate(costs))
-        say_end(self._ask, self._leases, SETTLE, spent)
+        if self._taken_by == _process:
+            say_end(self._ask, self._leases, SETTLE, spent)
 
     def _finish(self, how: int) -> None:
         if self._end:
@@ -201,7 +214,7 @@ class FleetPermit(Permit):
     def _hand_back(self, how: int) -> None:
         self._limiter._ended(self, how)
         # Completing tells the ledger something only where permits are held; giving back always does.
-        if (self._held or how == CANCEL) and not self._ask.void:
+        if (self._held or how == CANCEL) and not self._ask.void and self._taken_by == _process:
             say_end(self._ask, self._leases, how)
 
     def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
@@ -233,14 +246,14 @@ class FleetPermit(Permit):
     def wait(self) -> Permit:
         """Block until the reserved time has come; raises `PermitExpired` if it is over."""
         if self._slot:
-            self._limiter._sleep(self._ask)
+            self._limiter._run(sleep_to_slot(self._ask))
             self._arrived_at_slot()
         return self
 
     async def wait_async(self) -> Permit:
         """Suspend this task until the reserved time has come."""
         if self._slot:
-            await self._limiter._sleep_async(self._ask)
+            await self._limiter._run_async(sleep_to_slot(self._ask))
             self._arrived_at_slot()
         return self
 
@@ -258,7 +271,7 @@ class HeldFleetPermit(FleetPermit):
 
     def __del__(self) -> None:
         # A constructor that failed leaves an object without fields.
-        if getattr(self, "_ask", None) is None or self._end:
+        if getattr(self, "_ask", None) is None or self._end or self._taken_by != _process:
             return
         self._end = ABANDON
         # Nothing is sent from a finalizer: a window's permit comes back when its transit is over, and the keeper ends
@@ -274,3 +287,24 @@ class HeldFleetPermit(FleetPermit):
             source=self,
             stacklevel=2,
         )
+
+
+def new_fleet_permit(limiter: FleetDesk, ask: Ask, held: bool, leased: list[int]) -> FleetPermit:
+    """What was granted to `ask`, counted; made without a constructor, as one call in two would be that."""
+    permit: FleetPermit = (
+        HeldFleetPermit.__new__(HeldFleetPermit) if held else FleetPermit.__new__(FleetPermit)
+    )
+    book = limiter._book
+    book.granted += 1
+    permit._limiter = limiter
+    permit._ask = ask
+    permit._key = ask.account.key
+    permit._end = 0
+    permit._owner = permit._task = permit._slot = 0
+    permit._leases = None
+    permit._taken_by = _process
+    permit._book = book
+    permit._held = held
+    if leased:
+        permit._lease(leased)
+    return permit

@@ -6,24 +6,24 @@ rarely: construction, looking, reserving, pausing, changing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headway.clock import Clock, as_clock
 from headway.core.durations import to_ns
 from headway.core.ledger import Rule
-from headway.core.limits import AllOf, Limit, Window, as_limit
+from headway.core.limits import Limit
 from headway.core.line import Ticket
 from headway.core.remote import Remote
 from headway.core.rules import rules_of
 from headway.desk import Cost, Desk, Key, Timeout, timeout_to_ns
 from headway.engines.memory import Book, open_book
 from headway.errors import InvalidArgument, InvalidKey, LimitMismatch, NotPromised, RateLimited
+from headway.events import Event, Listener
 from headway.health import check_health, warn_blocking, warn_forked
 from headway.hold import Hold
+from headway.metrics import Limits, as_remote, metrics_of
 from headway.status import Stats, Status, status_of
 
 if TYPE_CHECKING:
@@ -32,62 +32,11 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-Limits = str | Limit | Mapping[str, str | Limit]
 _SHARED_NAMES = ("on_engine_error", "engine_timeout", "local_share", "on_ledger_loss", "max_quarantine")
 _SHARED_ONLY: tuple[object, ...] = ("closed", 0.25, 0.1, "quarantine", 60)
 """What only means something on a shared engine, and its defaults."""
 
 Overrides = Mapping[str, Limits] | Callable[[str], Limits | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What `on_event` is told: small, and made only when somebody listens.
-
-    >>> from headway import Limiter
-    >>> seen = []
-    >>> limiter = Limiter("1/minute", on_event=lambda event: seen.append(event.kind))
-    >>> _ = limiter.try_acquire(), limiter.try_acquire()
-    >>> seen
-    ['granted', 'denied']
-    """
-
-    kind: str
-    limiter: str | None
-    key: Any = None
-    cost: Any = None
-    seconds: float | None = None
-
-
-class Listener:
-    """Turns what happens at the desk into events."""
-
-    __slots__ = ("_clock", "_name", "_tell")
-
-    def __init__(self, tell: Callable[[Event], object], name: str | None, clock: Clock) -> None:
-        self._tell = tell
-        self._name = name
-        self._clock = clock
-
-    def tell(self, kind: str, key: Any, cost: Any, seconds: float | None = None) -> None:
-        self._tell(Event(kind, self._name, key, cost, seconds))
-
-    def tell_wait(self, permit: Permit, ticket: Ticket) -> None:
-        if ticket.bell is None:
-            self.tell("granted", permit.key, permit.cost)
-        else:
-            self.tell("waited", permit.key, permit.cost, (self._clock.now() - ticket.since) / 1e9)
-
-    def tell_drop(self, permit: Permit) -> None:
-        """From a finalizer, where nobody could catch what the listener raises."""
-        try:
-            self.tell_end(permit, "abandon")
-        except Exception:
-            logging.getLogger("headway").exception("on_event failed for a permit that was dropped")
-
-    def tell_end(self, permit: Permit, kind: str) -> None:
-        names = {"complete": "completed", "cancel": "cancelled", "abandon": "abandoned"}
-        self.tell(names.get(kind, kind), permit.key, permit.cost)
 
 
 class Limiter(Desk):
@@ -147,8 +96,8 @@ class Limiter(Desk):
             raise InvalidArgument("name", name, "a str, or None")
         timeout_ns = timeout_to_ns(timeout)
         source = as_clock(clock)
-        self._remote = _as_remote(remote)
-        self._limits = _metrics(limit, self._remote)
+        self._remote = as_remote(remote)
+        self._limits = metrics_of(limit, self._remote)
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
         self._check_overrides(overrides, source)
@@ -227,7 +176,7 @@ class Limiter(Desk):
         return tuple(rule for limit in limits.values() for rule in self._rules_of(limit, clock))
 
     def _checked_override(self, key: str, limit: Limits, clock: Clock) -> tuple[Rule, ...]:
-        own = _metrics(limit, self._remote)
+        own = metrics_of(limit, self._remote)
         limits = {**self._limits, **own}
         rules = self._flat_rules(limits, clock)
         if set(own) - set(self._limits) or len(rules) != len(self._flat_rules(self._limits, clock)):
@@ -368,7 +317,7 @@ class Limiter(Desk):
         200
         """
         clock = self._book.clock
-        limits = _metrics(limit, self._remote)
+        limits = metrics_of(limit, self._remote)
         rules = self._flat_rules(limits, clock)
         names = [name for name, part in limits.items() for _ in self._rules_of(part, clock)]
         self._compare(self._book, rules, names)
@@ -445,35 +394,3 @@ class Limiter(Desk):
         from headway.throttle import throttle
 
         return throttle(self)(function)
-
-
-def _as_remote(remote: Remote | bool | None) -> Remote | None:
-    if remote is True:
-        return Remote()
-    if remote is None or remote is False:
-        return None
-    if not isinstance(remote, Remote):
-        raise InvalidArgument("remote", remote, "a Remote, True or None")
-    return remote
-
-
-def _metrics(limit: Limits, remote: Remote | None) -> dict[str, Limit]:
-    """Every metric's limit; a limiter without metrics has one, called ""."""
-    if not isinstance(limit, Mapping):
-        return {"": _with_remote(as_limit(limit), remote)}
-    if not limit or not all(type(name) is str and name for name in limit):
-        raise InvalidArgument(
-            "limit", dict(limit), "a mapping from metric names to limits, with at least one metric"
-        )
-    return {name: _with_remote(as_limit(part), remote) for name, part in limit.items()}
-
-
-def _with_remote(limit: Limit, remote: Remote | None) -> Limit:
-    """The same limit, with every `Window` that names no remote of its own facing this one."""
-    if remote is None:
-        return limit
-    if isinstance(limit, AllOf):
-        return AllOf(*(_with_remote(part, remote) for part in limit.limits))
-    if isinstance(limit, Window) and limit.remote is None:
-        return Window(limit.count, per=f"{limit.per_ns}ns", remote=remote)
-    return limit

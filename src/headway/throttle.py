@@ -18,7 +18,8 @@ from headway.calls import Bracket, ThrottledFunction
 from headway.core.remote import Remote
 from headway.desk import timeout_to_ns
 from headway.errors import InvalidArgument, RateLimited
-from headway.limiter import Limiter, Limits
+from headway.limiter import Limiter
+from headway.metrics import Limits
 from headway.outcome import Proof, check_proof
 
 _F = TypeVar("_F", bound=Callable[..., Any])

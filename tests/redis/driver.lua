@@ -15,9 +15,9 @@ local number, _, capacity, a, b, c, d, e, f = unpack_from('<ddddddddd', record)
 local kind = kinds[number]
 kind.more()
 local ledger = {
-  key = KEYS[1], index = 1, record = record, kind = kind, rule = {a, b, c, d, e, f, capacity = capacity},
+  key = KEYS[1], index = 1, record = record, kind = kind, rule = kind.rule(capacity, a, b, c, d, e, f),
 }
-kind.open(ledger, value and string.sub(value, 73))
+kind.open(ledger, value, 73)
 
 -- What the core's Ledger does where a kind says nothing else.
 local function slot(now, cost)

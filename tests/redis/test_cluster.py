@@ -7,9 +7,8 @@ import time
 from typing import Any
 
 import pytest
-from tests.redis import servers
 from tests.redis.checks import TIMEOUT, check_verbs, check_wake, short_lease
-from tests.redis.servers import HOST, eventually
+from tests.redis.servers import HOST, eventually, make_certificate
 
 from headway import Limiter
 from headway.engines.redis import shards
@@ -27,8 +26,8 @@ def test_a_cluster(cluster, connect):
 @pytest.mark.realtime
 @pytest.mark.usefixtures("make_tls_server")  # or the test is skipped
 def test_a_cluster_with_tls(make_cluster, connect, tmp_path, monkeypatch):
-    key, trusted = servers.make_certificate(tmp_path)
-    monkeypatch.setattr(servers, "make_certificate", lambda folder: (key, trusted))
+    key, trusted = make_certificate(tmp_path)
+    monkeypatch.setattr("tests.redis.servers.server.make_certificate", lambda folder: (key, trusted))
     cluster = make_cluster("redis-server", tls=True, tls_cluster="yes")
     engine = connect(f"{cluster.url.replace('redis+', 'rediss+')}?ssl_ca_certs={trusted}")
     check_verbs(engine)

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="arg-type, attr-defined, misc"
 """Processes that die, stop, or wake up too late: what they held comes back, and is spent once."""
 
 import threading
@@ -8,7 +8,9 @@ import pytest
 from tests.redis.crew import Crew, most_in_any, wait_until
 
 from headway import Concurrency, Limiter, Remote, Window
+from headway.engines.redis.lanes import lane_of_threads
 from headway.engines.redis.requests import Ask, Renew
+from headway.fleet_permit import new_fleet_permit
 
 pytestmark = pytest.mark.realtime
 
@@ -102,17 +104,17 @@ def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
 
     limiter.peek()
     account = limiter._spec.account((None,))
-    one, other = (Ask(account, limiter._engine.new_ticket(), (1,), True) for _ in range(2))
-    lane = limiter._engine.lane(account)
+    one, other = (Ask(account, (1,), True) for _ in range(2))
+    lane = lane_of_threads(account)
     lane.queue.append(other)
     lane.ask(one)
-    first, second = limiter._permit(one), limiter._permit(other)
+    first, second = (new_fleet_permit(limiter, ask, True, [0]) for ask in (one, other))
     (lease,) = first._leases
     assert lease.begin_renewal()
     sign = Renew(account, lease)
     first.complete()
     time.sleep(0.1)
-    limiter._engine.lane(account).ask(sign)
+    lane_of_threads(account).ask(sign)
     wait_until(lambda: limiter.peek().in_flight < 2, "the end", within=2)
     time.sleep(0.1)
     assert limiter.peek().in_flight == 1

@@ -217,7 +217,7 @@ def test_reserve_promises_a_time(server, name):
 
 
 def test_a_spacing_bounds_what_is_reserved(server, name):
-    limiter = Limiter(Spacing(0.05, max_reserved=2), name=name, engine=server.url)
+    limiter = Limiter(Spacing(0.3, max_reserved=2), name=name, engine=server.url)
     limiter.acquire()
     limiter.reserve()
     limiter.reserve()
@@ -226,7 +226,7 @@ def test_a_spacing_bounds_what_is_reserved(server, name):
         limiter.reserve()
     begin = time.monotonic()
     limiter.acquire()
-    assert 0.05 < time.monotonic() - begin < 1
+    assert 0.3 < time.monotonic() - begin < 5
 
 
 def test_a_pause_holds_everybody_up_and_moves_who_sleeps(server, name):

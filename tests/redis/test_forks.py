@@ -10,7 +10,7 @@ import time
 import pytest
 from tests.redis.crew import Crew, most_in_any, wait_until
 
-from headway import Limiter
+from headway import Limiter, Remote, Window
 
 pytestmark = pytest.mark.realtime
 
@@ -75,6 +75,41 @@ say(codes, status.waiting, status.in_flight)
     assert worker.hear() == "[0, 0, 0] 0 0"
     assert worker.join() == ""
     assert len(crew.uses()) == 300
+
+
+FORKED = {
+    # As RQ does it: a child for each job, one call in it, and no atexit.
+    "os._exit": """
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        with limiter: use()
+        os._exit(0)
+    os.waitpid(child, 0)
+""",
+    "multiprocessing": """
+import multiprocessing
+def work():
+    for _ in range(3):
+        with limiter: use()
+for _ in range(10):
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join()
+""",
+}
+
+
+@pytest.mark.parametrize("how", FORKED)
+def test_a_child_that_ends_right_after_a_call_has_said_that_it_ended(crew, valkey, how):
+    """Or its permits would count for as long as a call may take, and a limit of 5 at a time be 5 per lease."""
+    limit = Window(1000, per=60, remote=Remote(max_transit=60))
+    worker = crew.start(valkey.url, f"limiter = make({limit!r})\n{FORKED[how]}\nsay('done')")
+    assert worker.hear() == "done"
+    worker.join()
+    assert len(crew.uses()) == (10 if how == "os._exit" else 30)
+    limiter = Limiter(limit, name=crew.name, engine=valkey.url)
+    wait_until(lambda: limiter.peek().in_flight == 0, "every end", within=5)
 
 
 def test_a_limiter_goes_to_a_spawned_process(crew, valkey):
@@ -224,7 +259,7 @@ def test_cancellation_at_every_moment(valkey, name, limit):
             await call()
 
     asyncio.run(main())
-    assert limiter._sleeping == 0
+    assert limiter.stats().waiting == 0
 
 
 def test_a_dropped_permit_is_told_and_comes_back(valkey, name):

@@ -10,6 +10,7 @@ import pytest
 from tests.redis.crew import wait_until
 
 from headway import Limiter, Permit, RateLimited, Remote, Window
+from headway.engines.redis.lanes import lane_of_threads
 from headway.errors import EngineUnavailable
 
 pytestmark = pytest.mark.realtime
@@ -145,6 +146,22 @@ def test_open_lets_pass_and_local_a_share(stopped, name):
     wait_until(share.try_acquire, "the engine's own ledger again", within=5)
 
 
+@pytest.mark.parametrize("mode", ["open", "local"])
+def test_a_permit_without_the_engine_is_one_of_its_limiter(name, mode):
+    """It has the key and the cost that were asked for, and can be settled like any other."""
+    limits = {"requests": "500/minute", "tokens": "30000/minute"}
+    limiter = Limiter(limits, name=name, engine="redis://127.0.0.1:1", on_engine_error=mode)
+    for permit in (
+        limiter.acquire("alice", cost={"tokens": 1200}),
+        asyncio.run(limiter.acquire_async("alice", cost={"tokens": 1200})),
+        limiter.try_acquire("alice", cost={"tokens": 50}),
+    ):
+        assert isinstance(permit, Permit)
+        assert permit.key == "alice"
+        assert permit.cost["requests"] == 1
+        permit.settle({"tokens": 40})
+
+
 def test_32_threads_do_not_wait_for_each_other(stopped, name):
     limiter = Limiter("1000/s burst 1000", name=name, engine=stopped.url, engine_timeout=TIMEOUT)
     limiter.acquire()
@@ -186,7 +203,7 @@ def test_more_threads_than_travel_in_one_command(valkey, name):
         outcomes.append(limiter.try_acquire())
 
     threads = [threading.Thread(target=work) for _ in range(400)]
-    with limiter._engine.lane(limiter._spec.account((None,))).lock:  # so that all of them have to wait
+    with lane_of_threads(limiter._spec.account((None,))).lock:  # so that all of them have to wait
         for thread in threads:
             thread.start()
         time.sleep(0.3)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.redis import servers
 from tests.redis.servers import HOST, Cluster, Proxy, Sentinels, Server, eventually, free_port
 
 from conftest import TESTS, needs_program
@@ -85,7 +84,7 @@ def test_tls(make_tls_server):
 
 def test_a_taken_port_is_not_the_end(monkeypatch, make_server, valkey):
     ports = iter([valkey.port])
-    monkeypatch.setattr(servers, "free_port", lambda: next(ports, None) or free_port())
+    monkeypatch.setattr("tests.redis.servers.server.free_port", lambda: next(ports, None) or free_port())
     server = make_server()
     assert server.port != valkey.port
     assert server.client().info("server")["process_id"] == server.pid

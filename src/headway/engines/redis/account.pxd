@@ -1,9 +1,11 @@
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from headway.clock cimport Clock
 from libc.string cimport memcpy
 
 
 cdef Py_ssize_t HEAD_SIZE
+cdef tuple SIZES
 
 
 # Numbers as the scripts read them; the interpreted form uses the struct module. Little-endian machines only, which
@@ -45,8 +47,18 @@ cdef class Anchor:
     cpdef double most(self, long long later, double drift)
 
 
+cdef class Terms:
+    cdef public object anchors, engine
+    cdef public tuple usual
+    cdef public Clock clock
+    cdef public bytes text
+    cdef public double drift, generation, lease, sharded
+    cdef public long long allowance_ns, timeout_ns
+
+
 cdef class Account:
-    cdef public object spec, key, lanes, standing, sleepers, leases, rules, ends
+    cdef public Terms spec
+    cdef public object key, lanes, task_lane, standing, sleepers, leases, rules, ends
     cdef public tuple keys, front
     cdef public bytes epoch, ident, opening, over, reopening, packed
     cdef public dict framed
@@ -56,7 +68,7 @@ cdef class Account:
     cdef public bint halted, walled
     cdef object __weakref__
 
-    @cython.locals(known=cython.bint, said=list, middle=bytes, anchor=Anchor, low=cython.double, high=cython.double, seq=cython.double)
+    @cython.locals(spec=Terms, known=cython.bint, said=list, middle=bytes, anchor=Anchor, low=cython.double, high=cython.double, seq=cython.double)
     cpdef bytes compose(self, Talk talk, bytes prelude)
 
     cpdef hear(self, Talk talk)
@@ -64,14 +76,14 @@ cdef class Account:
 
 cdef class Talk:
     cdef public Account account
-    cdef public list batch
+    cdef public list batch, said
     cdef public bytes epoch, heard_epoch, ident, stream
-    cdef public long long first, number, received, sent, since, timeout_ns
-    cdef public double lives, now, pause, quarantine, seq, shift, status, waiting
+    cdef public long long first, number, received, sent, several, since, timeout_ns
+    cdef public double lives, now, pause, quarantine, seq, shift, status, tally, waiting
 
     cpdef bytes open(self, bytes prelude=*)
 
-    @cython.locals(account=Account, anchor=Anchor, said=tuple, position=cython.Py_ssize_t)
+    @cython.locals(account=Account, spec=Terms, anchor=Anchor, said=tuple, position=cython.Py_ssize_t)
     cpdef bint settle(self, reply) except -1
 
     cdef read(self, bytes reply)

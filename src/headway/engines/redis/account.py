@@ -34,6 +34,8 @@ except ImportError:
     from headway import _cython as cython
 
 if TYPE_CHECKING:
+    from headway.clock import Clock
+    from headway.engines.redis.engine import Engine
     from headway.engines.redis.requests import Ask, Request
     from headway.engines.redis.spec import Spec
 
@@ -42,6 +44,8 @@ log = logging.getLogger("headway")
 Flow = Generator[bytes, Any, None]
 
 HEAD_SIZE = HEAD.size
+SIZES = tuple(b"$%d\r\n" % size for size in range(512))
+"""What stands before an argument of the Redis protocol, by its length."""
 ATTEMPTS = 12
 PARTS_ARE_MISSING = ("HEADWAY_LOST", "no such key", "index out of range")
 SLACK = 1000
@@ -72,6 +76,30 @@ class Anchor:
         return float(int(self.ticks + (later - self.sent) * (1 + drift) / TICK) + SLACK)
 
 
+class Terms:
+    """What every call has to know of its limiter, whatever the key; the rest of it is in `Spec`."""
+
+    __slots__ = (
+        "allowance_ns", "anchors", "clock", "drift", "engine", "generation", "lease", "sharded", "text", "timeout_ns",
+        "usual",
+    )  # fmt: skip
+
+    engine: Engine
+    clock: Clock
+    anchors: dict[bytes, Anchor]
+    """Where the clock of each server stood when it was heard of last."""
+    drift: float
+    lease: float
+    generation: float
+    sharded: float
+    text: bytes
+    timeout_ns: int
+    allowance_ns: int
+    """How late after its slot a permit may still be spent."""
+    usual: tuple[Account, tuple[int, ...]] | None
+    """The account and the costs of who has no key and wants one permit, once that has been found out."""
+
+
 class Account:
     """One limiter's ledgers for one key, as this process knows them."""
 
@@ -100,6 +128,7 @@ class Account:
         "sleepers",
         "spec",
         "standing",
+        "task_lane",
         "visited",
         "waiting",
         "walled",
@@ -127,7 +156,9 @@ class Account:
 
     def begin(self) -> None:
         """Nobody of this process asks, waits or holds; so it is in a forked child."""
+        # One for threads (None), and one for each event loop; the last one that a task has used is kept at hand.
         self.lanes: dict[Any, Any] = {}
+        self.task_lane: Any = None
         # Who stands in the ledger's queue, who sleeps until a promised slot, and what is held under a lease.
         self.standing: dict[int, Ask] = {}
         self.sleepers: set[Ask] = set()
@@ -210,11 +241,9 @@ class Account:
                 self.framed.clear()
             middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text, self.over)
             self.framed[same] = middle
-        said = [request.command for request in talk.batch]
-        if prelude is not None:
-            said.insert(0, prelude)
-        if len(said) == 1:
-            return b"%b%b%b$%d\r\n%b\r\n" % (self.opening, head, middle, len(said[0]), said[0])
+        said = talk.said if prelude is None else [prelude, *talk.said]
+        if len(said) == 1 and len(said[0]) < len(SIZES):
+            return b"".join((self.opening, head, middle, SIZES[len(said[0])], said[0], b"\r\n"))
         return b"*%d%b%b%b%b" % (self.parts + len(said), self.reopening, head, middle, framed(*said))
 
     def hear(self, talk: Talk) -> None:
@@ -292,13 +321,15 @@ class Talk:
 
     __slots__ = (
         "account", "batch", "epoch", "first", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine",
-        "received", "sent", "seq", "shift", "since", "status", "stream", "timeout_ns", "waiting",
+        "received", "said", "sent", "seq", "several", "shift", "since", "status", "stream", "tally", "timeout_ns",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
         self,
         account: Account,
         batch: list[Request],
+        said: list[bytes],
         stream: bytes,
         number: int,
         ident: bytes,
@@ -307,6 +338,8 @@ class Talk:
     ) -> None:
         self.account = account
         self.batch = batch
+        # What they say, as commands.
+        self.said = said
         self.stream = stream
         self.number = number
         self.ident = ident
@@ -316,6 +349,9 @@ class Talk:
         # The epoch in which it makes sense; empty: any.
         self.epoch = b""
         self.sent = self.received = self.since = 0
+        # How many more of those who said the same are granted, and the tally of all.
+        self.several = 0
+        self.tally = 0.0
         # What the answer says.
         self.heard_epoch = b""
         self.status = self.now = self.seq = self.lives = self.quarantine = self.pause = self.shift = (

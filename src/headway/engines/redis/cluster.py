@@ -229,12 +229,9 @@ class AskingWire(Wire):
     def __init__(self, wire: Wire) -> None:
         # Not made anew: the same connection in another manner.
         self.wire = wire
-        self.connection, self.socket, self.reader, self.ident = (
-            wire.connection,
-            wire.socket,
-            wire.reader,
-            wire.ident,
-        )
+        self.connection, self.socket, self.reader, self.room, self.ident = (
+            wire.connection, wire.socket, wire.reader, wire.room, wire.ident,
+        )  # fmt: skip
 
     def ask(self, payload: bytes) -> Any:
         self.socket.sendall(ASKING + payload)
@@ -248,12 +245,16 @@ class AskingTaskWire:
     def __init__(self, wire: TaskWire) -> None:
         self.wire = wire
         self.ident = wire.ident
-        self.give_up = wire.give_up
 
-    def ask(self, payload: bytes) -> Reply:
+    def ask(self, payload: bytes, deadline: float) -> Reply:
+        reply = self.wire.reply(deadline)
+        self.send(payload, reply, deadline)
+        return reply
+
+    def send(self, payload: bytes, hearer: Any, deadline: float) -> None:
         # Its answer is OK, or the connection fails and the next one says so.
-        self.wire.ask(ASKING).add_done_callback(lambda reply: reply.exception())
-        return self.wire.ask(payload)
+        self.wire.ask(ASKING, deadline)
+        self.wire.send(payload, hearer, deadline)
 
 
 def slot_of(key: bytes) -> int:

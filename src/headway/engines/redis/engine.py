@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import secrets
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,6 @@ from headway.engines.redis.address import Address
 from headway.engines.redis.ears import Subscription
 from headway.engines.redis.greeting import greeting
 from headway.engines.redis.keeper import Keeper
-from headway.engines.redis.lanes import TaskLane, ThreadLane
 from headway.engines.redis.letters import Letterbox
 from headway.engines.redis.place import Place
 from headway.engines.redis.requests import End
@@ -88,7 +88,7 @@ class Engine:
         self.deferred: set[Account] = set()
         self.keeper = Keeper(self)
         self._streams = itertools.count()
-        self._tickets = itertools.count(1)
+        self.tickets = itertools.count(1)
         self._boxes: weakref.WeakKeyDictionary[Account, Letterbox] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._greeted: set[bytes] = set()
@@ -101,9 +101,6 @@ class Engine:
 
     def new_stream(self) -> bytes:
         return self.process + b"%04x" % (next(self._streams) & 0xFFFF)
-
-    def new_ticket(self) -> int:
-        return next(self._tickets)
 
     # -- where -------------------------------------------------------------------------------------------
 
@@ -141,14 +138,14 @@ class Engine:
             except StopIteration:
                 self._greeted.add(wire.ident)
 
-    async def greet_async(self, wire: TaskWire) -> None:
+    async def greet_async(self, wire: TaskWire, deadline: float) -> None:
         self._complained = ""
         if wire.ident not in self._greeted:
             flow = greeting(self)
             try:
                 payload = next(flow)
                 while True:
-                    payload = flow.send(await wire.ask(payload))
+                    payload = flow.send(await wire.ask(payload, deadline))
             except StopIteration:
                 self._greeted.add(wire.ident)
 
@@ -171,38 +168,23 @@ class Engine:
 
     # -- talking -----------------------------------------------------------------------------------------
 
-    def lane(self, account: Account) -> ThreadLane:
-        """The stream of this process's threads."""
-        lane: ThreadLane | None = account.lanes.get(None)
-        if lane is None:
-            lane = account.lanes.setdefault(None, ThreadLane(account))
-        return lane
-
-    def task_lane(self, account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane:
-        """The stream of an event loop's tasks."""
-        lane: TaskLane | None = account.lanes.get(id(loop))
-        if lane is None or lane.loop is not loop:
-            for name, old in list(account.lanes.items()):
-                if name is not None and old.loop.is_closed():
-                    del account.lanes[name]
-            lane = account.lanes[id(loop)] = TaskLane(account, loop)
-        return lane
-
     def post(self, request: Request) -> None:
         """Say something without waiting for an answer; never blocks, never raises.
 
         What nobody waits for travels with the next question, if one comes soon: within this turn of the event loop, or
-        within a millisecond.
+        within a millisecond. Not the first end that the threads of a process have: it may be the only one, as in a
+        child that is forked for each job and ends by `os._exit`, where nobody comes to post it.
         """
         account = request.account
-        if type(request) is not End or account.waiting or account.standing:
+        loop = asyncio._get_running_loop()
+        first = loop is None and self.place_of(account).posts.wire is None
+        if type(request) is not End or account.waiting or account.standing or first:
             self.post_now(request)
             return
         account.ends.append(request)
         if account in self.deferred:
             return
         self.deferred.add(account)
-        loop = asyncio._get_running_loop()
         if loop is not None:
             loop.call_soon(self.flush, account)
             self.keeper.tend()  # for a loop that ends before that
@@ -225,6 +207,12 @@ class Engine:
         self.keeper.tend()
         if posts.wire is None:
             self.keeper.wake()
+
+    def plan_farewell(self) -> None:
+        """`multiprocessing` ends its children without atexit: it runs only what the child has registered with it."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(None, farewell, exitpriority=0)
 
     def ask_later(self, request: Request) -> None:
         self.keeper.later(request)

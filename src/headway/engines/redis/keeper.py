@@ -18,7 +18,7 @@ from collections import deque
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.lanes import MOST
+from headway.engines.redis.lanes import MOST, lane_of_threads
 from headway.engines.redis.requests import NOTHING, Call, End, Poll, Renew, Request
 from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import read_numbers
@@ -55,6 +55,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._listener: threading.Thread | None = None
         self.stopped = False
+        self._farewell_planned = False
         # Whether it has to be woken to be there in a millisecond.
         self._resting = True
 
@@ -94,6 +95,9 @@ class Keeper:
         if self._thread is None and not self.stopped:
             self._thread = threading.Thread(target=self._keep, name="headway keeper", daemon=True)
             self._thread.start()
+            if not self._farewell_planned:
+                self._farewell_planned = True
+                self.engine.plan_farewell()
 
     def listen(self) -> None:
         """Make sure that messages are heard; what is said before the subscription stands is asked for."""
@@ -162,7 +166,7 @@ class Keeper:
             request = self.errands[0]
             if not request.epoch or request.epoch == request.account.epoch:
                 try:
-                    self.engine.lane(request.account).ask(request)
+                    lane_of_threads(request.account).ask(request)
                 except EngineUnavailable as error:
                     self.engine.complain(error)
                     self._after = self.engine.clock.now() + self.engine.lease_ns // 3
@@ -200,7 +204,7 @@ class Keeper:
     def visit(self, account: Account, now: int) -> None:
         """Give signs of life for everybody who waits or holds there."""
         account.visited = now
-        lane = self.engine.lane(account)
+        lane = lane_of_threads(account)
         signs = []
         for place, lease in list(account.leases.items()):
             if lease.dropped:

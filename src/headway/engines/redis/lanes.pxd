@@ -1,6 +1,6 @@
 cimport cython
 from headway.engines.redis.account cimport Account, Talk
-from headway.engines.redis.requests cimport Request
+from headway.engines.redis.requests cimport Request, phrases
 
 
 cdef class Lane:
@@ -8,6 +8,9 @@ cdef class Lane:
     cdef public object engine, queue
     cdef public bytes stream
     cdef public long long first, number, timeout_ns
+
+    @cython.locals(request=Request)
+    cpdef list gather(self)
 
     cpdef Talk talk(self, list batch, bytes ident)
 
@@ -17,3 +20,29 @@ cdef class ThreadLane(Lane):
 
     @cython.locals(talk=Talk, payload=bytes, deadline=cython.longlong)
     cpdef _round(self, list batch)
+
+
+cdef class TaskLane(Lane):
+    cdef public object loop, slow
+    cdef public bint busy, crowded
+    cdef public double deadline
+    cdef public Talk under_way
+
+    cpdef ask(self, Request request)
+
+    @cython.locals(talk=Talk, batch=list)
+    cpdef depart(self)
+
+    @cython.locals(talk=Talk)
+    cpdef arrive(self, answer)
+
+    @cython.locals(request=Request)
+    cpdef _deliver(self, list batch)
+
+    cdef _next(self)
+
+
+cpdef ThreadLane lane_of_threads(Account account)
+
+@cython.locals(lane=TaskLane)
+cpdef TaskLane lane_of_tasks(Account account, loop)

@@ -1,10 +1,10 @@
 """Combining: whoever wants something of a ledger while a command is on its way travels with the next one.
 
 A lane is one stream of numbered commands from this process to one account's ledger; there is one for threads and one
-for
-each event loop. At most one command of a lane is under way, which is what makes numbers enough to apply each once. The
-first to come sends its own request and whatever has gathered; when the answer is there, one of those who came meanwhile
-sends all of theirs. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions.
+for each event loop. At most one command of a lane is under way, which is what makes numbers enough to apply each once.
+The first to come sends its own request and whatever has gathered; when the answer is there, what has come meanwhile is
+sent, all of it. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions. An event loop
+that was busy last time also waits for the end of its turn: whoever was woken together asks together.
 
 A command whose answer was lost is sent again with its number, and the script gives its old answer. When the time is up
 before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the
@@ -17,17 +17,20 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from headway.clock import SYSTEM
 from headway.engines.redis.account import Account, Talk
-from headway.engines.redis.requests import NOTHING, Echo, Request
+from headway.engines.redis.requests import NOTHING, Echo, Request, phrases
 from headway.engines.redis.wires import TROUBLE, LoopEnded, TaskWire, Wire
 from headway.errors import EngineUnavailable
 
+if TYPE_CHECKING:
+    from headway.engines.redis.place import Place
+
 MOST = 256
 """Requests in one command: a script keeps the server from everybody else."""
-
-LEAD = "lead"
 
 
 class Lane:
@@ -52,7 +55,8 @@ class Lane:
         return [request for request in batch if not request.orphan]
 
     def talk(self, batch: list[Request], ident: bytes) -> Talk:
-        return Talk(self.account, batch, self.stream, self.number, ident, self.timeout_ns, self.first)
+        said = phrases(batch, self.engine.tickets)
+        return Talk(self.account, batch, said, self.stream, self.number, ident, self.timeout_ns, self.first)
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
@@ -97,8 +101,9 @@ class Doubt:
         wire = place.take(0)
         try:
             question = Echo(account, self.batch)
+            said, timeout_ns = [question.command], account.spec.timeout_ns
             talk = Talk(
-                account, [question], self.stream, self.number, wire.ident, account.spec.timeout_ns, self.first
+                account, [question], said, self.stream, self.number, wire.ident, timeout_ns, self.first
             )
             answer = wire.ask(talk.open())
             if not talk.settle(answer):
@@ -218,128 +223,182 @@ class ThreadLane(Lane):
 
 
 class TaskLane(Lane):
-    __slots__ = ("busy", "loop")
+    """The lane of an event loop. It is no task: what is usual happens in the call of who asks and in that of the
+    transport, and what is not (connecting, another answer than the expected one, trouble) in a task of its own. So
+    whoever is cancelled leaves at once, and its answer finds an orphan."""
+
+    __slots__ = ("busy", "crowded", "deadline", "loop", "slow", "under_way")
 
     def __init__(self, account: Account, loop: asyncio.AbstractEventLoop) -> None:
         Lane.__init__(self, account)
         self.loop = loop
         self.busy = False
+        # Whether several travelled together last time.
+        self.crowded = False
+        # The command on its way, and until when (on the loop's clock) its answer must be there.
+        self.under_way: Talk | None = None
+        self.deadline = 0.0
+        self.slow: asyncio.Task[None] | None = None
 
-    async def ask(self, request: Request) -> None:
-        """Send it, alone or with others, and wait for its answer."""
-        if self.busy:
-            self.queue.append(request)
-            request.waiter = self.loop.create_future()
-            try:
-                leads = await request.waiter
-            except asyncio.CancelledError:
-                if request in self.queue:
-                    self.queue.remove(request)
-                request.orphan = True
-                if (
-                    request.waiter.done()
-                    and not request.waiter.cancelled()
-                    and request.waiter.result() is LEAD
-                ):
-                    self._pass_on()
-                raise
-            if leads is not LEAD:
-                if request.error is not None:
-                    raise request.error
-                return
-            batch = self.gather()
-        else:
+    def ask(self, request: Request) -> asyncio.Future[None]:
+        """Send it, alone or with others; what is returned is done when its answer is there."""
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        request.waiter = waiter
+        self.queue.append(request)
+        if not self.busy:
             self.busy = True
-            batch = [request]
-            if self.account.ends:
-                batch = self.account.take_ends() + batch
-        try:
-            await self._round(batch)
-        finally:
-            for other in reversed(batch):
-                if not other.done and other is not request:
-                    # It was not sent, as our task was cancelled before: for the next one to send, or to be posted.
-                    if other.waiter is None:
-                        other.unheard()
-                    else:
-                        self.queue.appendleft(other)
-                elif other.waiter is not None and not other.waiter.done():
-                    other.waiter.set_result(None)
-            self._pass_on()
-        if request.error is not None:
-            raise request.error
+            if self.crowded:
+                # Those who come in the same turn of the loop get on, too.
+                self.loop.call_soon(self.depart)
+            else:
+                self.depart()
+        return waiter
 
-    def _pass_on(self) -> None:
-        """Let the next one send what has gathered."""
-        while self.queue:
-            waiter = self.queue[0].waiter
-            if waiter is not None and not waiter.done():
-                waiter.set_result(LEAD)
-                return
-            self.queue.popleft()
-        self.busy = False
+    def gather(self) -> list[Request]:
+        return [request for request in Lane.gather(self) if not request.waiter.cancelled()]
+
+    def depart(self) -> None:
+        """Send what has gathered."""
+        batch = self.gather()
+        if self.account.ends:
+            batch = self.account.take_ends() + batch
+        if not batch:
+            self._next()
+            return
+        self.crowded = len(batch) > 1
+        self.number += 1
+        self.first = 0
+        self.deadline = self.loop.time() + self.timeout_ns / 1e9
+        place = self.engine.place_of(self.account)
+        wire = place.wire_of(self.loop)
+        if wire is None:
+            self._slowly(self._round(batch, place))
+            return
+        self.under_way = talk = self.talk(batch, wire.ident)
+        payload = talk.open()
+        self.first = talk.sent
+        wire.send(payload, self, self.deadline)
+
+    def arrive(self, answer: Any) -> None:
+        """The answer to the command on its way."""
+        talk, self.under_way = self.under_way, None
+        if talk is None:
+            raise RuntimeError("an answer to nothing")
+        try:
+            settled = talk.settle(answer)
+        except Exception as error:  # noqa: BLE001 - handed to whoever asked
+            self.fail(talk.batch, error)
+            settled = True
+        if settled:
+            self._deliver(talk.batch)
+        else:
+            self._slowly(self._round(talk.batch, self.engine.place_of(self.account), talk, answer))
+
+    def miss(self, error: BaseException) -> None:
+        """There will be no answer on this connection."""
+        talk, self.under_way = self.under_way, None
+        if talk is None:
+            return
+        if isinstance(error, LoopEnded):
+            # Nothing can be begun in a loop that ends.
+            self.fail(talk.batch, self.unavailable(error))
+            self._deliver(talk.batch)
+        else:
+            self._slowly(self._round(talk.batch, self.engine.place_of(self.account), trouble=error))
+
+    def _deliver(self, batch: list[Request]) -> None:
+        """Wake those who asked, and go on."""
+        for request in batch:
+            request.wake()
+        self._next()
+
+    def _next(self) -> None:
+        """Send what has gathered meanwhile, together with what those who were just woken ask next."""
+        if self.queue:
+            self.loop.call_soon(self.depart)
+        else:
+            self.busy = False
+
+    def _slowly(self, rounds: Coroutine[Any, Any, None]) -> None:
+        self.slow = self.loop.create_task(rounds, name="headway redis command")
 
     def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
         behind = [*self.queue]
         Lane.fail(self, batch, error, sent)
         for request in behind:
-            if request.waiter is not None and not request.waiter.done():
-                request.waiter.set_result(None)
+            request.wake()
 
-    async def _round(self, batch: list[Request]) -> None:
-        self.number += 1
-        self.first = 0
-        loop = self.loop
-        cancelled: BaseException | None = None
-        place = self.engine.place_of(self.account)
-        deadline = loop.time() + self.timeout_ns / 1e9
-        while True:
-            wire: TaskWire | None = None
-            try:
-                wire = place.wire_of(loop) or await place.open_wire(loop, deadline)
-                talk = self.talk(batch, wire.ident)
-                flow = None
-                payload = talk.open()
-                self.first = self.first or talk.sent
-                while True:
-                    reply = wire.ask(payload)
-                    timer = loop.call_at(deadline, wire.give_up)
-                    try:
-                        answer = await reply
-                    except asyncio.CancelledError as error:
-                        # The answer is there, or will not come: see `Reply`. First what is owed to the others.
-                        cancelled = error
-                        answer = reply.result()
-                    finally:
-                        timer.cancel()
-                    if flow is not None:
-                        payload = flow.send(answer)
-                    elif talk.settle(answer):
-                        break
-                    else:
-                        flow = talk.converse(answer)
-                        payload = next(flow)
-                break
-            except StopIteration:
-                break
-            except TROUBLE as error:
-                if wire is not None:
-                    place.drop_wire(loop, wire)
-                if loop.time() >= deadline or isinstance(error, LoopEnded) or not place.again(error):
-                    self.fail(batch, self.unavailable(error))
-                    break
-                place = self.engine.place_of(self.account)
-            except Exception as error:  # noqa: BLE001 - handed to whoever asked
-                moved = self.engine.moved(self.account, error)
-                if moved is not None and loop.time() < deadline:
+    async def _round(
+        self,
+        batch: list[Request],
+        place: Place,
+        talk: Talk | None = None,
+        answer: Any = None,
+        trouble: BaseException | None = None,
+    ) -> None:
+        """From any point of a command's life to its end: at the beginning (connect first), with an answer that is not
+        the usual one, or after the connection failed."""
+        loop, deadline = self.loop, self.deadline
+        wire: TaskWire | None = place.wire_of(loop) if talk is not None else None
+        try:
+            while True:
+                try:
+                    if trouble is not None:
+                        error, trouble = trouble, None
+                        raise error
+                    if talk is None or wire is None:
+                        wire = place.wire_of(loop) or await place.open_wire(loop, deadline)
+                        talk = self.talk(batch, wire.ident)
+                        payload = talk.open()
+                        self.first = self.first or talk.sent
+                        answer = await wire.ask(payload, deadline)
+                        if talk.settle(answer):
+                            return
+                    flow = talk.converse(answer)
+                    payload = next(flow)
+                    while True:
+                        payload = flow.send(await wire.ask(payload, deadline))
+                except StopIteration:
+                    return
+                except TROUBLE as error:
+                    if wire is not None:
+                        place.drop_wire(loop, wire)
+                    if loop.time() >= deadline or isinstance(error, LoopEnded) or not place.again(error):
+                        self.fail(batch, self.unavailable(error))
+                        return
+                    place = self.engine.place_of(self.account)
+                except Exception as error:  # noqa: BLE001 - handed to whoever asked
+                    moved = self.engine.moved(self.account, error)
+                    if moved is None or loop.time() >= deadline:
+                        self.fail(batch, self.engine.refusal(error), False)
+                        return
                     place = moved
-                    continue
-                self.fail(batch, self.engine.refusal(error), False)
-                break
-            except asyncio.CancelledError as error:
-                # While connecting. What was not sent yet is for the others to send, if there are any.
-                if not self.first:
-                    raise
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
+                talk = wire = None
+        except asyncio.CancelledError:
+            # The loop ends; whoever waits is cancelled, too.
+            self.fail(batch, self.unavailable(LoopEnded("the event loop has ended")))
+            raise
+        finally:
+            self._deliver(batch)
+
+
+def lane_of_threads(account: Account) -> ThreadLane:
+    """The stream of this process's threads."""
+    lane: ThreadLane | None = account.lanes.get(None)
+    if lane is None:
+        lane = account.lanes.setdefault(None, ThreadLane(account))
+    return lane
+
+
+def lane_of_tasks(account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane:
+    """The stream of an event loop's tasks."""
+    lane: TaskLane | None = account.task_lane
+    if lane is None or lane.loop is not loop:
+        lane = account.lanes.get(id(loop))
+        if lane is None or lane.loop is not loop:
+            for name, old in list(account.lanes.items()):
+                if name is not None and old.loop.is_closed():
+                    del account.lanes[name]
+            lane = account.lanes[id(loop)] = TaskLane(account, loop)
+        account.task_lane = lane
+    return lane

@@ -32,8 +32,8 @@ class Letter:
 
     def payload(self, ident: bytes) -> bytes:
         # The queue is served by an end, so it too expects a time. One that arrives late is refused, and asked for.
-        timeout_ns = self.account.spec.timeout_ns
-        talk = Talk(self.account, [self.request], self.stream, self.number, ident, timeout_ns)
+        said, timeout_ns = [self.request.command], self.account.spec.timeout_ns
+        talk = Talk(self.account, [self.request], said, self.stream, self.number, ident, timeout_ns)
         talk.sent = self.account.spec.clock.now()
         talk.epoch = self.request.epoch
         return self.account.compose(talk, None)

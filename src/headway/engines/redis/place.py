@@ -57,10 +57,14 @@ class Place:
 
     def take(self, deadline: int) -> Wire:  # noqa: ARG002
         """A connection for one thread; to be put back, or closed when it has failed."""
+        return self.spare() or self._make()
+
+    def spare(self) -> Wire | None:
+        """A connection that is open and not used just now."""
         try:
             return self._idle.pop()
         except IndexError:
-            return self._make()
+            return None
 
     def _make(self) -> Wire:
         try:
@@ -146,14 +150,11 @@ class Place:
         wire = TaskWire(self, loop)
         try:
             await wire.open(deadline)
-            timer = loop.call_at(deadline, wire.give_up)
             try:
-                await self.engine.greet_async(wire)
+                await self.engine.greet_async(wire, deadline)
             except BaseException:
                 wire.close()
                 raise
-            finally:
-                timer.cancel()
         except TROUBLE as error:
             raise unreachable(error) from error
         self._loops[loop] = wire

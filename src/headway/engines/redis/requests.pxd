@@ -1,18 +1,20 @@
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from headway.engines.redis.account cimport Talk
+from headway.engines.redis.account cimport Account, Talk, Terms
 
 
 # The two commands of every call, packed without the struct module. TRY is 1 and END is 2, as in lua/door.lua.
-cdef inline bytes pack_try(double ticket, bint patient, double longest, tuple costs):
+cdef inline bytes pack_try(double ticket, bint patient, double longest, double times, tuple costs):
     cdef Py_ssize_t i
-    cdef bytes packed = PyBytes_FromStringAndSize(NULL, 8 * (4 + len(costs)))
+    cdef bytes packed = PyBytes_FromStringAndSize(NULL, 8 * (5 + len(costs)))
     cdef double *values = <double *>PyBytes_AS_STRING(packed)
     values[0] = 1
     values[1] = ticket
     values[2] = patient
     values[3] = longest
+    values[4] = times
     for i in range(len(costs)):
-        values[4 + i] = costs[i]
+        values[5 + i] = costs[i]
     return packed
 
 
@@ -31,21 +33,44 @@ cdef inline bytes pack_end(double how, double ticket, tuple costs, tuple marks, 
     return packed
 
 
+cdef int GRANTED, SEVERAL
+
+
 cdef class Request:
-    cdef public object account, bell, error, waiter
+    cdef public Account account
+    cdef public object bell, error, waiter
     cdef public bytes command, epoch
     cdef public bint done, doubtful, orphan, void
     cdef object __weakref__
 
+    cdef begin(self, Account account, bytes command)
+
     cpdef Py_ssize_t hear(self, Talk talk, tuple said, Py_ssize_t position) except -1
+
+    cpdef wake(self)
 
 
 cdef class Ask(Request):
     cdef public tuple costs, marks
     cdef public object rows
     cdef public long long expires, heard, ready, slot, ticket
-    cdef public double due, pause, quarantine, shift
+    cdef public double due, longest, pause, quarantine, shift
     cdef public int verdict
-    cdef public bint returned, stood
+    cdef public bint patient, returned, stood
 
+    @cython.locals(now=cython.longlong)
+    cpdef bint spendable(self) except -1
+
+    cpdef bytes said(self, Py_ssize_t times)
+
+    @cython.locals(width=cython.Py_ssize_t, end=cython.Py_ssize_t, verdict=cython.int)
+    cpdef Py_ssize_t hear(self, Talk talk, tuple said, Py_ssize_t position) except -1
+
+    cdef got(self, Talk talk, double delay, tuple marks)
+
+    @cython.locals(spec=Terms)
     cpdef grant(self, double delay, tuple marks, double shift, bytes epoch, long long sent, long long received)
+
+
+@cython.locals(first=Ask, ask=Ask, times=cython.Py_ssize_t, request=Request, said=list)
+cpdef list phrases(list batch, tickets)

@@ -6,7 +6,9 @@ answer: what it was granted goes straight back.
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.engines.redis import words
@@ -22,13 +24,58 @@ if TYPE_CHECKING:
 
 COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
 
+# C values where this file is compiled.
+GRANTED, SEVERAL = words.GRANTED, words.SEVERAL
+
 NOTHING = numbers(words.POLL, 0)
 """A command of no consequence."""
 
 _once = threading.Lock()
 
+
+def after_fork() -> None:
+    """In a forked child: a thread of its parent may have had the lock."""
+    global _once
+    _once = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)
+
 Row = tuple[float, float, float, float, float, float]
 """Of one rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""
+
+
+def phrases(batch: list[Request], tickets: Iterator[int]) -> list[bytes]:
+    """What a batch says. Those who ask for the same, one after the other, say it once and how many they are: their
+    tickets follow each other, also when it is said again."""
+    said: list[bytes] = []
+    first: Ask | None = None
+    times = 0
+    for request in batch:
+        if isinstance(request, Ask):
+            ask = request
+            if not ask.ticket:
+                ask.ticket = next(tickets)
+            if first is not None:
+                if (
+                    ask.ticket == first.ticket + times
+                    and ask.patient == first.patient
+                    and ask.longest == first.longest
+                    and ask.costs == first.costs
+                ):
+                    times += 1
+                    continue
+                said.append(first.said(times))
+            first, times = ask, 1
+        else:
+            if first is not None:
+                said.append(first.said(times))
+                first = None
+            said.append(request.command)
+    if first is not None:
+        said.append(first.said(times))
+    return said
 
 
 class Request:
@@ -48,6 +95,9 @@ class Request:
     )
 
     def __init__(self, account: Account, command: bytes) -> None:
+        self.begin(account, command)
+
+    def begin(self, account: Account, command: bytes) -> None:
         self.account = account
         self.command = command
         self.done = False
@@ -60,7 +110,7 @@ class Request:
         # Whether a promise does not hold any more, as its ledger has begun anew.
         self.void = False
         self.bell: Any = None
-        # The future of the task that waits for somebody else to send it along.
+        # The future of the task that waits for the answer.
         self.waiter: Any = None
 
     def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
@@ -81,6 +131,15 @@ class Request:
         """Nobody waits for it any more."""
         self.orphan = True
 
+    def wake(self) -> None:
+        """Let the task go on that waits for the answer, if there still is one."""
+        waiter = self.waiter
+        if waiter is not None and not waiter.done():
+            if self.error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(self.error)
+
     def ring(self) -> None:
         if self.bell is not None:
             self.bell.ring()
@@ -99,75 +158,88 @@ class Ask(Request):
     """A permit: now, at a promised time, or after standing in the ledger's queue."""
 
     __slots__ = (
-        "__weakref__", "costs", "due", "expires", "heard", "marks", "pause", "quarantine", "ready", "returned", "rows",
-        "shift", "slot", "stood", "ticket", "verdict",
+        "__weakref__", "costs", "due", "expires", "heard", "longest", "marks", "patient", "pause", "quarantine",
+        "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict",
     )  # fmt: skip
 
     def __init__(
-        self,
-        account: Account,
-        ticket: int,
-        costs: tuple[int, ...],
-        patient: bool,
-        longest: float = words.NEVER,
+        self, account: Account, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
     ) -> None:
-        if cython.compiled:
-            said = pack_try(ticket, patient, longest, costs)  # type: ignore[name-defined] # noqa: F821 - in requests.pxd
-        else:
-            said = numbers(words.TRY, ticket, patient, longest, *costs)
-        Request.__init__(self, account, said)
-        self.ticket = ticket
+        self.begin(account, b"")
         self.costs = costs
+        self.patient = patient
+        self.longest = longest
+        # Given when it is sent; 0: not yet.
+        self.ticket = 0
         self.verdict = -1
         self.marks: tuple[float, ...] = ()
         self.rows: list[Row] = []
-        self.shift = 0.0
-        self.slot = 0
-        self.due = 0.0
-        self.expires = 0
-        self.ready = 0
-        self.heard = 0
-        self.stood = False
-        self.returned = False
-        self.quarantine = self.pause = 0.0
+        self.shift = self.due = self.quarantine = self.pause = 0.0
+        self.slot = self.expires = self.ready = self.heard = 0
+        self.stood = self.returned = False
+
+    def spendable(self) -> bool:
+        """Whether it is there now: not denied, not for later, and not for so long ago that it is another's by now."""
+        if self.verdict != GRANTED or self.slot > self.heard:
+            return False
+        now = self.account.spec.clock.now()
+        if now <= self.expires:
+            return True
+        self.heard = now
+        return False
+
+    def said(self, times: int) -> bytes:
+        """The command, for so many who want the same."""
+        if cython.compiled:
+            return pack_try(self.ticket, self.patient, self.longest, times, self.costs)  # type: ignore[name-defined,no-any-return] # noqa: F821 - in requests.pxd
+        return numbers(words.TRY, self.ticket, self.patient, self.longest, times, *self.costs)
 
     def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
         self.quarantine = talk.quarantine
         self.pause = talk.pause
-        self.heard = received = talk.received
+        self.heard = talk.received
+        if not talk.several and said[position] == SEVERAL:
+            talk.several, talk.tally = int(said[position + 1]), said[position + 2]
+            position += 3
+        if talk.several:
+            talk.several -= 1
+            self.got(talk, 0.0, (said[position], talk.tally))
+            return position + 1
         width = len(self.costs)
         verdict = int(said[position])
-        if verdict == words.GRANTED:
+        if verdict == GRANTED:
             end = position + 2 + 2 * width
-            self.due = talk.now + said[position + 1]
-            self.grant(
-                said[position + 1],
-                said[position + 2 : end],
-                talk.shift,
-                talk.heard_epoch,
-                talk.since,
-                received,
-            )
-            if self.orphan:
-                self.give_back()
+            self.got(talk, said[position + 1], said[position + 2 : end])
             return end
         self.verdict = verdict
         if verdict == words.STANDING:
-            self.stood = True
-            self.ready = received + self.account.spec.stretched(said[position + 1])
-            if self.orphan:
-                self.account.post(Withdraw(self))
-            elif self.account.standing.get(self.ticket) is not self:
-                self.epoch = talk.heard_epoch
-                self.account.stand(self)
-                if self.orphan:
-                    self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
+            self.stands(talk, said[position + 1])
             return position + 2
         if verdict == words.DENIED:
             self.rows, position = rows_of(said, position + 1, width)
             return position
         return position + 1
+
+    def got(self, talk: Talk, delay: float, marks: tuple[float, ...]) -> None:
+        """It was granted."""
+        self.due = talk.now + delay
+        self.grant(delay, marks, talk.shift, talk.heard_epoch, talk.since, talk.received)
+        if self.orphan:
+            self.give_back()
+
+    def stands(self, talk: Talk, wait: float) -> None:
+        """It stands in the ledger's queue, and can be expected to be called after `wait`."""
+        account = self.account
+        self.stood = True
+        self.ready = talk.received + account.spec.stretched(wait)
+        if self.orphan:
+            account.post(Withdraw(self))
+        elif account.standing.get(self.ticket) is not self:
+            self.epoch = talk.heard_epoch
+            account.stand(self)
+            if self.orphan:
+                self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
 
     def grant(
         self, delay: float, marks: tuple[float, ...], shift: float, epoch: bytes, sent: int, received: int
@@ -183,9 +255,11 @@ class Ask(Request):
         self.epoch = epoch
         self.heard = received
         self.slot = received + spec.stretched(delay) if delay > 0 else received
-        self.expires = sent + int(max(0.0, delay) * TICK) + spec.allowance_ns
+        self.expires = sent + spec.allowance_ns
+        if delay > 0:
+            self.expires += int(delay * TICK)
         # Last: another thread may look at it just now, to give it back.
-        self.verdict = words.GRANTED
+        self.verdict = GRANTED
 
     def called(self, delay: float, marks: tuple[float, ...], epoch: bytes, granted: int, heard: int) -> None:
         """Its turn has come: granted at the earliest at one time on our clock, and heard of at the other."""

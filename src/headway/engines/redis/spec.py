@@ -16,9 +16,10 @@ from headway.core.ledger import Rule
 from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
 from headway.engines.redis import words
-from headway.engines.redis.account import Account, Anchor
+from headway.engines.redis.account import Account, Anchor, Terms
 from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, book_script
 from headway.engines.redis.words import TICK
+from headway.errors import Closed
 
 if TYPE_CHECKING:
     from headway.clock import Clock
@@ -33,7 +34,7 @@ MOST_ACCOUNTS = 4096
 """Accounts that are kept before those of ledgers that have expired are looked for."""
 
 
-class Spec:
+class Spec(Terms):
     """A limiter's part of every command."""
 
     def __init__(
@@ -71,12 +72,40 @@ class Spec:
         self.tell = tell
         self.accounts: dict[Any, Account] = {}
         self.room_for = MOST_ACCOUNTS
+        # Who waits for a permit, whatever the key and the way to wait; and whether nobody is let in any more.
+        self.waiters: set[Ask] = set()
+        self.usual = None
+        self.closed = False
         self.anchors: dict[bytes, Anchor] = {}
         self._wall = (0.0, 0)
         self._stretch = 1 + clock.drift_ppm / 1e6 + engine.drift_ppm / 1e6
         self._resolution = max(1, int(clock.resolution * 1e9))
         self.declare(text, rules)
         specs.add(self)
+
+    def begin(self) -> None:
+        """Nobody of this process asks, waits or holds; so it is in a forked child."""
+        self.waiters.clear()
+        for account in list(self.accounts.values()):
+            account.begin()
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed(self.name)
+
+    def close(self) -> None:
+        """Let nobody in any more, and have those who wait notice it."""
+        self.closed = True
+        self.usual = None
+        asks = set(self.waiters)
+        for account in list(self.accounts.values()):
+            asks.update(account.standing.values(), account.sleepers)
+        for ask in asks:
+            # Whoever's question is on its way looks whether we are closed when the answer is there.
+            if ask.verdict in (words.GRANTED, words.STANDING):
+                ask.withdraw()
+                ask.void = True
+            ask.ring()
 
     def declare(self, text: str, rules: tuple[Rule, ...]) -> None:
         """Say from now on that these are the limits; the one who said so last is right."""
@@ -90,6 +119,7 @@ class Spec:
         )
         self.queue = not promising
         self.script = book_script(kinds, self.queue)
+        self.usual = None
         for account in list(self.accounts.values()):
             account.renew(self.rules if self.rules_for is None else self.rules_of(account))
 
@@ -112,7 +142,15 @@ class Spec:
         for keys, account in list(self.accounts.items()):
             if account.expires < now and not account.busy and not account.lanes_busy():
                 del self.accounts[keys]
+        self.usual = None
         self.room_for = max(MOST_ACCOUNTS, 2 * len(self.accounts))
+
+    def make_usual(self, account: Account, costs: tuple[int, ...]) -> tuple[Account, tuple[int, ...]]:
+        """Remember what most callers ask for, unless the account was forgotten or the limiter closed meanwhile."""
+        usual = self.usual = (account, costs)
+        if self.closed or account not in self.accounts.values():
+            self.usual = None
+        return usual
 
     def places(self, keys: tuple[str | None, ...]) -> tuple[bytes, ...]:
         """The Redis keys: the root, and one for each metric's ledger. All have one hash tag, so they share a slot."""
@@ -213,8 +251,7 @@ class Spec:
 def after_fork() -> None:
     """In a forked child: streams, places in queues and leases are the parent's."""
     for spec in list(specs):
-        for account in list(spec.accounts.values()):
-            account.begin()
+        spec.begin()
 
 
 if hasattr(os, "register_at_fork"):

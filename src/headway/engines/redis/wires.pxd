@@ -1,8 +1,17 @@
 cdef class Wire:
-    cdef public object connection, reader, socket
+    cdef public object connection, reader, room, socket
     cdef public bytes ident
     cdef public bint hurried
 
     cpdef ask(self, bytes payload)
 
     cpdef read(self)
+
+
+cdef class TaskWire:
+    cdef public object broken, connection, loop, pending, place, transport
+    cdef object _gone, _guard, _timer, _writer
+    cdef public bytes ident
+    cdef double _due
+
+    cpdef send(self, bytes payload, hearer, double deadline)

@@ -33,6 +33,10 @@ TROUBLE = (OSError, Unconnected, TooLate)
 BUSY = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What a socket that never waits says instead."""
 
+ROOM = 16384
+"""Bytes to read an answer into; a longer one comes in parts."""
+NEVER = float("inf")
+
 WHO = command(b"INFO", b"server") + command(b"INFO", b"replication")
 
 
@@ -68,7 +72,7 @@ def identity(server: Any, replication: Any) -> bytes:
 class Wire:
     """A connection that a thread uses alone."""
 
-    __slots__ = ("connection", "hurried", "ident", "reader", "socket")
+    __slots__ = ("connection", "hurried", "ident", "reader", "room", "socket")
 
     def __init__(self, place: Place) -> None:
         self.hurried = False
@@ -76,6 +80,7 @@ class Wire:
         try:
             self.socket = connection._sock
             self.reader = new_reader()
+            self.room = memoryview(bytearray(ROOM))
             let_kernel_wait(self.socket, place.engine.timeout)
             self.socket.sendall(WHO)
             self.ident = identity(self.read(), self.read())
@@ -93,12 +98,12 @@ class Wire:
         answer = reader.gets()
         while answer is False:
             try:
-                data = self.socket.recv(65536)
+                size = self.socket.recv_into(self.room)
             except BlockingIOError:
                 raise TimeoutError("it did not answer in time") from None
-            if not data:
+            if not size:
                 raise ConnectionError("the server closed the connection")
-            reader.feed(data)
+            reader.feed(self.room, 0, size)
             answer = reader.gets()
         return answer
 
@@ -116,30 +121,40 @@ class LoopEnded(ConnectionError):
 
 
 class Reply(asyncio.Future):  # type: ignore[type-arg]
-    """An answer that is on its way: it cannot be called off, so that a cancelled task still learns what it was given.
+    """An answer that somebody awaits; it must be there by `deadline` on the loop's clock."""
 
-    asyncio then delivers the cancellation together with the answer, or when the engine's time is up.
+    deadline = 0.0
+
+    def arrive(self, answer: Any) -> None:
+        if not self.done():
+            self.set_result(answer)
+
+    def miss(self, error: BaseException) -> None:
+        if not self.done():
+            self.set_exception(error)
+            self.exception()  # heard of, also if nobody waits for it any more
+
+
+class Inbox(asyncio.BufferedProtocol):
+    """Hears the answers of a loop's connection: straight from the transport, without a stream and a task between.
+
+    The room that answers are read into is kept, where a stream makes a new one of 256 KiB each time.
     """
-
-    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002
-        return False
-
-
-class Inbox(asyncio.Protocol):
-    """Hears the answers of a loop's connection: straight from the transport, without a stream and a task between."""
 
     def __init__(self, wire: TaskWire) -> None:
         self.wire = wire
         self.reader = new_reader()
+        self.room = memoryview(bytearray(ROOM))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self.room
+
+    def buffer_updated(self, nbytes: int) -> None:
         reader, pending = self.reader, self.wire.pending
-        reader.feed(data)
+        reader.feed(self.room, 0, nbytes)
         while (answer := reader.gets()) is not False:
             if pending:
-                reply = pending.popleft()
-                if not reply.done():
-                    reply.set_result(answer)
+                pending.popleft().arrive(answer)
 
     def connection_lost(self, error: BaseException | None) -> None:
         self.wire.fail(error or ConnectionError("the server closed the connection"))
@@ -147,7 +162,16 @@ class Inbox(asyncio.Protocol):
 
 
 class TaskWire:
-    """A connection that all tasks of a loop share: answers come in the order of the commands."""
+    """A connection that all tasks of a loop share: answers come in the order of the commands.
+
+    Whoever sends a command has `arrive` for its answer, `miss` for when there will be none, and a `deadline`. One timer
+    watches over all deadlines: to set and cancel one for each command would cost more than to send it.
+    """
+
+    __slots__ = (
+        "_due", "_gone", "_guard", "_timer", "_writer", "broken", "connection", "ident", "loop", "pending", "place",
+        "transport",
+    )  # fmt: skip
 
     def __init__(self, place: Place, loop: asyncio.AbstractEventLoop) -> None:
         self.place = place
@@ -156,10 +180,13 @@ class TaskWire:
         self.transport: Any = None
         self._writer: Any = None
         self.ident = b""
-        self.pending: deque[Reply] = deque()
+        self.pending: deque[Any] = deque()
         self.broken: BaseException | None = None
         self._gone: asyncio.Future[None] = loop.create_future()
         self._guard: asyncio.Task[None] | None = None
+        # When the timer looks for those whose time is up; NEVER: nobody waits.
+        self._due = NEVER
+        self._timer: asyncio.TimerHandle | None = None
 
     async def open(self, deadline: float) -> None:
         """Connect, and learn who answers, before `deadline` on the loop's clock."""
@@ -172,17 +199,14 @@ class TaskWire:
         self.transport = self._writer.transport
         self.transport.set_protocol(Inbox(self))
         self._guard = self.loop.create_task(self._stay(), name="headway redis connection")
-        timer = self.loop.call_at(deadline, self.give_up)
         try:
-            first, second = Reply(loop=self.loop), Reply(loop=self.loop)
-            self.pending += (first, second)
-            self.transport.write(WHO)
+            first, second = self.reply(deadline), self.reply(deadline)
+            self.pending.append(first)
+            self.send(WHO, second, deadline)
             self.ident = identity(await first, await second)
         except BaseException:
             self.close()
             raise
-        finally:
-            timer.cancel()
 
     async def _stay(self) -> None:
         """For as long as the loop runs: `asyncio.run` cancels what is left at its end, and the connection closes."""
@@ -192,30 +216,48 @@ class TaskWire:
             self.fail(self.broken or LoopEnded("the event loop has ended"))
             self.transport.abort()
 
-    def give_up(self) -> None:
-        """The engine's time is up: no answer that is still on its way will be waited for."""
-        if self.pending:
-            # Those who asked later have time left, and ask again on another connection.
-            self.fail(ConnectionError("it did not answer in time"))
-            self.close()
-
-    def ask(self, payload: bytes) -> Reply:
-        """Send a command; the answer can be awaited."""
+    def reply(self, deadline: float) -> Reply:
         reply = Reply(loop=self.loop)
-        if self.broken is not None:
-            reply.set_exception(self.broken)
-        else:
-            self.pending.append(reply)
-            self.transport.write(payload)
+        reply.deadline = deadline
         return reply
+
+    def ask(self, payload: bytes, deadline: float) -> Reply:
+        """Send a command; the answer can be awaited."""
+        reply = self.reply(deadline)
+        self.send(payload, reply, deadline)
+        return reply
+
+    def send(self, payload: bytes, hearer: Any, deadline: float) -> None:
+        """Send a command; its answer is for `hearer`."""
+        if self.broken is not None:
+            hearer.miss(self.broken)
+            return
+        self.pending.append(hearer)
+        if deadline < self._due:
+            self._watch(deadline)
+        self.transport.write(payload)
+
+    def _watch(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        self._timer = self.loop.call_at(due, self._look_at_the_clock)
+
+    def _look_at_the_clock(self) -> None:
+        self._timer, self._due = None, NEVER
+        if self.pending:
+            due = min(hearer.deadline for hearer in self.pending)
+            if due <= self.loop.time():
+                # Those who asked later have time left, and ask again on another connection.
+                self.fail(ConnectionError("it did not answer in time"))
+                self.close()
+            else:
+                self._watch(due)
 
     def fail(self, error: BaseException) -> None:
         self.broken = self.broken or error
         while self.pending:
-            reply = self.pending.popleft()
-            if not reply.done():
-                reply.set_exception(error)
-                reply.exception()  # heard of, also if nobody waits for it any more
+            self.pending.popleft().miss(error)
 
     def lost(self) -> None:
         if not self._gone.done():
@@ -246,6 +288,11 @@ class PostWire:
         """Write now if that is possible at once; otherwise the keeper will."""
         with self.order:
             self.unheard.append(box.next(request))
+        if self.wire is None and self.lock.acquire(blocking=False):
+            try:
+                self._borrow()
+            finally:
+                self.lock.release()
         # Who finds the lock taken leaves its letter to who has it, and that one looks again after giving it back.
         while self.wire is not None and self._unwritten() and self.lock.acquire(blocking=False):
             try:
@@ -254,6 +301,18 @@ class PostWire:
                 self._hang_up()
             finally:
                 self.lock.release()
+
+    def _borrow(self) -> None:
+        """Opening a connection may take long, but a thread has mostly put one back by now."""
+        if self.wire is None and (spare := self.place.spare()) is not None:
+            self._take_over(spare)
+
+    def _take_over(self, wire: Wire) -> Wire:
+        for letter in list(self.unheard):
+            letter.written = False
+        wire.socket.settimeout(0)
+        self.wire = wire
+        return wire
 
     def _unwritten(self) -> bool:
         try:
@@ -299,12 +358,7 @@ class PostWire:
             return
         with self.lock:
             try:
-                if self.wire is None:
-                    for letter in list(self.unheard):
-                        letter.written = False
-                    self.wire = Wire(self.place)
-                    self.wire.socket.settimeout(0)
-                self._count(self.wire)
+                self._count(self.wire or self._take_over(Wire(self.place)))
                 self._write()
             except TROUBLE:
                 self._hang_up()

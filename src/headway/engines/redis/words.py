@@ -28,7 +28,8 @@ NEVER = float(1 << 52)
 
 OK, STALE, LOST, MOVED, CLOCK, MISMATCH, ADOPT, EDGES, VERSION = range(9)
 TRY, END, WITHDRAW, POLL, RENEW, LOOK, PAUSE, RESET, QUARANTINE, TRUST = range(1, 11)
-DENIED, GRANTED, STANDING, REFUSED = 0, 1, 2, 3
+DENIED, GRANTED, STANDING, REFUSED, SEVERAL = 0, 1, 2, 3, 4
+"""Answers to TRY. SEVERAL: so many of those who said the same are granted now; their tally, then the mark of each."""
 
 if sys.byteorder != "little":
     raise ImportError("headway's engines on Redis need a little-endian machine")

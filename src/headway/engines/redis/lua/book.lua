@@ -88,12 +88,12 @@ local opened, trouble = {}, nil
 -- is not in the root itself: after a loss it is void), and its state. Ledgers of others in the queue are taken as they are.
 local function open(i, key, value, others)
   local mine = string.sub(ARGV[5], (i - 1) * RECORD + 1, i * RECORD)
-  local record, state = mine, nil
+  local record, state, from = mine, nil, 1
   if value then
-    record, state = string.sub(value, 1, RECORD), string.sub(value, RECORD + 1)
+    record, state, from = string.sub(value, 1, RECORD), value, RECORD + 1
     if key ~= root then
-      if string.sub(state, 1, 24) == epoch then
-        state = string.sub(state, 25)
+      if string.sub(value, RECORD + 1, RECORD + 24) == epoch then
+        from = from + 24
       else
         record, state = mine, nil
         call('HDEL', key, 'a' .. i)
@@ -124,9 +124,9 @@ local function open(i, key, value, others)
   local _, _, capacity, a, b, c, d, e, f = unpack_from('<ddddddddd', record)
   local ledger = {
     id = key .. ':' .. i, key = key, index = i, record = record, kind = kinds[kind],
-    rule = {a, b, c, d, e, f, capacity = capacity}, foreign = foreign,
+    rule = kinds[kind].rule(capacity, a, b, c, d, e, f), foreign = foreign,
   }
-  ledger.kind.open(ledger, state)
+  ledger.kind.open(ledger, state, from)
   if ledger.kind.knows and not ledger.kind.knows(ledger, now) then
     trouble = EDGES
   end

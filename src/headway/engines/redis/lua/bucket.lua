@@ -1,16 +1,18 @@
 -- Port of core/bucket.py: a steady rate with a burst, as one number.
 
-local bucket = {reserves = true}
+local bucket = {reserves = true, rule = 0, open = 0, state = 0, wait = 0, take = 0, reset_after = 0, more = 0}
 kinds[1] = bucket
 
-function bucket.open(ledger, state)
+function bucket.rule(capacity, whole, part, parts, room, room_part)
+  return {capacity = capacity, whole = whole, part = part, parts = parts, room = room, room_part = room_part}
+end
+
+function bucket.open(ledger, state, from)
   if state then
-    ledger.tat, ledger.part, ledger.latest, ledger.tally = unpack_from('<dddd', state)
+    ledger.tat, ledger.part, ledger.latest, ledger.tally = unpack_from('<dddd', state, from)
   else
     ledger.tat, ledger.part, ledger.latest, ledger.tally = LONG_AGO, 0, LONG_AGO, 0
   end
-  local rule = ledger.rule
-  rule.whole, rule.part, rule.parts, rule.room, rule.room_part = rule[1], rule[2], rule[3], rule[4], rule[5]
 end
 
 function bucket.state(ledger)

@@ -4,24 +4,27 @@
     local command = index == from and first or commands(index)
     local what = command[1]
     if what == TRY then
-      -- ticket, may wait or not, longest wait, costs
-      local ticket, patient, longest = command[2], command[3] == 1, command[4]
-      local slot, _, ready, never, least = weigh(own, command, 4, blocked)
-      if slot and (slot == now or (patient and slot - now <= longest)) then
-        said[#said + 1] = 1
-        said[#said + 1] = slot - now
-        take(own, command, 4, slot, said)
-      elseif never then
-        said[#said + 1] = 3
-      elseif patient and not slot and can_queue and least - now <= longest then
-        said[#said + 1] = 2
-        said[#said + 1] = ready - now
-        stand(ticket, longest < FOREVER and now + longest or FOREVER, command, 4)
-        blocked = serve()
-      else
-        said[#said + 1] = 0
-        survey(command, 4, said)
+      -- ticket, may wait or not, longest wait, how many times (with tickets in a row), costs
+      local patient, longest = command[3] == 1, command[4]
+      for ticket = command[2] + done, command[2] + command[5] - 1 do
+        local slot, _, ready, never, least = weigh(own, command, 5, blocked)
+        if slot and (slot == now or (patient and slot - now <= longest)) then
+          said[#said + 1] = 1
+          said[#said + 1] = slot - now
+          take(own, command, 5, slot, said)
+        elseif never then
+          said[#said + 1] = 3
+        elseif patient and not slot and can_queue and least - now <= longest then
+          said[#said + 1] = 2
+          said[#said + 1] = ready - now
+          stand(ticket, longest < FOREVER and now + longest or FOREVER, command, 5)
+          blocked = serve()
+        else
+          said[#said + 1] = 0
+          survey(command, 5, said)
+        end
       end
+      done = 0
     elseif (what == END or what == WITHDRAW) and epoch_seen ~= '' and epoch_seen ~= epoch then
       -- of a ledger that is no more
     elseif what == END then

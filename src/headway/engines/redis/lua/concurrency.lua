@@ -1,16 +1,22 @@
 -- Port of core/concurrency.py: at most n at the same time, each until its hand-back or the end of its lease. The lease is
 -- the ledger's and not the rule's: under a newer rule, those who are out rely on what they were told.
 
-local concurrency = {held = true}
+local concurrency = {
+  held = true, rule = 0, open = 0, state = 0, advance = 0, wait = 0, exact = 0, take = 0, complete = 0, reset_after = 0,
+  more = 0,
+}
 kinds[5] = concurrency
 
-function concurrency.open(ledger, state)
+function concurrency.rule(capacity, lease)
+  return {capacity = capacity, lease = lease}
+end
+
+function concurrency.open(ledger, state, from)
   local key = ledger.key .. ':o' .. ledger.index
   ledger.tally = 0
-  ledger.rule.lease = ledger.rule[1]
   if state then
-    ledger.lease = unpack_from('<d', state)
-    ledger.out = open_runs(key, unpack_from('<ddddd', state, 9))
+    ledger.lease = unpack_from('<d', state, from)
+    ledger.out = open_runs(key, unpack_from('<ddddd', state, from + 8))
   else
     ledger.lease = ledger.rule.lease
     ledger.out = new_runs(key)

@@ -95,8 +95,9 @@ if stored[1] then
   names = string.sub(stored[1], 81) -- the epoch and the server
 end
 
--- What is said so far, how far we have come, and the ledger if there is only one.
-local said, from, only = {}, 8, nil
+-- What is said so far, how far we have come (how many times, of a command that is to be done several times), and the
+-- ledger if there is only one.
+local said, from, done, only = {}, 8, 0, nil
 
 -- Until when the whole limiter is paused.
 local halted = 0

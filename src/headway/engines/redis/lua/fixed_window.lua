@@ -1,15 +1,18 @@
 -- Port of core/fixed_window.py: so many per period of the calendar. Calendars are the client's: it sends the edges of
 -- the period it expects to be in and of the next; a time outside of them is answered with `edges`, and asked again.
 
-local fixed_window = {}
+local fixed_window = {rule = 0, open = 0, state = 0, knows = 0, wait = 0, take = 0, reset_after = 0, more = 0}
 kinds[4] = fixed_window
 
-function fixed_window.open(ledger, state)
-  local rule = ledger.rule
-  ledger.edges = {rule[2], rule[3], rule[4]}
+function fixed_window.rule(capacity, _, start, ends, next_ends)
+  return {capacity = capacity, edges = {start, ends, next_ends}}
+end
+
+function fixed_window.open(ledger, state, from)
+  ledger.edges = ledger.rule.edges
   ledger.ends, ledger.used, ledger.tally = LONG_AGO, 0, 0
   if state then
-    ledger.ends, ledger.used, ledger.tally = unpack_from('<ddd', state)
+    ledger.ends, ledger.used, ledger.tally = unpack_from('<ddd', state, from)
   end
 end
 

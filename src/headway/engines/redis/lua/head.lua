@@ -5,6 +5,9 @@ local FOREVER = 4503599627370496
 local LONG_AGO = -FOREVER
 local floor = math.floor
 local call, pack, unpack_from = redis.call, struct.pack, struct.unpack
+
+-- By number. `reserves`: a time can be promised; `alike`: what is taken at the same moment has the same mark. Each has
+-- room for its names from the start: a table that grows is copied, and a script runs from its first line each time.
 local kinds = {}
 
 -- floor(a / b) and what is left: the quotient of two large doubles may round up to the next whole number.

@@ -1,14 +1,18 @@
 -- Port of core/spacing.py: one at a time, never closer than an interval, slots that can be reserved ahead. Holders do not
 -- report their uses to a shared ledger, so there is no `used`: the allowance between slots is for those who are late.
 
-local spacing = {reserves = true}
+local spacing = {
+  reserves = true, rule = 0, open = 0, state = 0, wait = 0, reserved = 0, slot = 0, take = 0, reset_after = 0, more = 0,
+}
 kinds[3] = spacing
 
-function spacing.open(ledger, state)
-  local rule = ledger.rule
-  rule.interval, rule.step, rule.max_reserved = rule[1], rule[2], rule[3]
+function spacing.rule(capacity, interval, step, max_reserved)
+  return {capacity = capacity, interval = interval, step = step, max_reserved = max_reserved}
+end
+
+function spacing.open(ledger, state, from)
   if state then
-    ledger.last, ledger.slack, ledger.before, ledger.older, ledger.tally = unpack_from('<ddddd', state)
+    ledger.last, ledger.slack, ledger.before, ledger.older, ledger.tally = unpack_from('<ddddd', state, from)
   else
     ledger.last, ledger.slack, ledger.before, ledger.older, ledger.tally = LONG_AGO, 0, 0, 0, LONG_AGO
   end

@@ -9,22 +9,44 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
   local number_of_kind, _, capacity, a, b, c, d, e, f = unpack_from('<ddddddddd', record)
   local kind = kinds[number_of_kind]
   if record == ARGV[5] and not kind.knows then
-    local ledger = {key = root, index = 1, record = record, kind = kind, rule = {a, b, c, d, e, f, capacity = capacity}}
-    kind.open(ledger, string.sub(stored[3], RECORD + 1))
+    local ledger = {key = root, index = 1, record = record, kind = kind, rule = kind.rule(capacity, a, b, c, d, e, f)}
+    kind.open(ledger, stored[3], RECORD + 1)
     only = ledger
     local wait, take, complete = kind.wait, kind.take, kind.complete
+    local n = 0
     while from <= #ARGV do
       local what = unpack_from('<d', ARGV[from])
-      local x, ticket, y, cost
+      local x, y, z, times, cost
       if what == TRY or what == END then
-        what, x, ticket, y, cost = unpack_from('<ddddd', ARGV[from])
+        what, x, y, z, times, cost = unpack_from('<dddddd', ARGV[from])
       end
-      if what == TRY and cost > 0 and wait(ledger, now, cost) == 0 then
-        local n = #said
-        said[n + 1], said[n + 2], said[n + 3] = 1, 0, take(ledger, now, cost)
-        said[n + 4] = ledger.tally
+      if what == TRY and cost > 0 then
+        if wait(ledger, now, cost) > 0 then
+          break
+        elseif times == 1 then
+          said[n + 1], said[n + 2], said[n + 3] = 1, 0, take(ledger, now, cost)
+          said[n + 4] = ledger.tally
+          n = n + 4
+        else
+          -- What is there for all of them together is there for each. All that differs in their answers is the mark.
+          local all = wait(ledger, now, cost * times) == 0
+          local mark = all and kind.alike and take(ledger, now, cost * times)
+          local head = n
+          said[n + 1], said[n + 2], said[n + 3] = 4, 0, 0
+          n = n + 3
+          repeat
+            n, done = n + 1, done + 1
+            said[n] = mark or take(ledger, now, cost)
+          until done == times or not all and wait(ledger, now, cost) > 0
+          said[head + 2], said[head + 3] = done, ledger.tally
+          if done < times then
+            break
+          end
+          done = 0
+        end
       elseif what == END and x == 1 and complete then
-        complete(ledger, now, y, cost)
+        local ticket, mark = y, times
+        complete(ledger, now, z, mark)
         if ticket > 0 then
           call('HDEL', root .. ':g', string.sub(stream, 1, 12) .. pack('<d', ticket))
         end
@@ -41,7 +63,7 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
       end
       seq = seq + 1
       local answer = pack('<dddddddd', OK, now, seq, expires - now, 0, 0, shift, 0) .. epoch_seen
-        .. (#said == 4 and pack('<dddd', 1, 0, said[3], said[4]) or pack_numbers(said))
+        .. (n == 4 and pack('<dddd', 1, 0, said[3], said[4]) or pack_numbers(said))
       call('HSET', root,
         'm', pack('<dddddddddd', FORMAT, seq, now, quarantined, paused, expires, 0, shift, governed, born)
           .. names,

@@ -1,17 +1,21 @@
 -- Port of core/window.py: never more than n in any w. Permits are free, cooling or out, and the sum is n.
 
-local window = {reserves = true}
+local window = {
+  reserves = true, alike = true, rule = 0, open = 0, state = 0, wait = 0, exact = 0, take = 0, complete = 0, reset_after = 0, more = 0,
+}
 kinds[2] = window
 
-function window.open(ledger, state)
-  local rule = ledger.rule
-  rule.gap, rule.grid, rule.transit, rule.out_grid, rule.held = rule[1], rule[2], rule[3], rule[4], rule[5] == 1
-  ledger.free, ledger.tally = rule.capacity, 0
+function window.rule(capacity, gap, grid, transit, out_grid, held)
+  return {capacity = capacity, gap = gap, grid = grid, transit = transit, out_grid = out_grid, held = held == 1}
+end
+
+function window.open(ledger, state, from)
+  ledger.free, ledger.tally = ledger.rule.capacity, 0
   local cooling, out = ledger.key .. ':c' .. ledger.index, ledger.key .. ':o' .. ledger.index
   if state then
-    ledger.free, ledger.tally = unpack_from('<dd', state)
-    ledger.cooling = open_runs(cooling, unpack_from('<ddddd', state, 17))
-    ledger.out = open_runs(out, unpack_from('<ddddd', state, 57))
+    ledger.free, ledger.tally = unpack_from('<dd', state, from)
+    ledger.cooling = open_runs(cooling, unpack_from('<ddddd', state, from + 16))
+    ledger.out = open_runs(out, unpack_from('<ddddd', state, from + 56))
   else
     ledger.cooling, ledger.out = new_runs(cooling), new_runs(out)
   end

@@ -1,0 +1,63 @@
+"""What `on_event` is told, and who tells it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway.clock import Clock
+    from headway.core.line import Ticket
+    from headway.permit import Permit
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What `on_event` is told: small, and made only when somebody listens.
+
+    >>> from headway import Limiter
+    >>> seen = []
+    >>> limiter = Limiter("1/minute", on_event=lambda event: seen.append(event.kind))
+    >>> _ = limiter.try_acquire(), limiter.try_acquire()
+    >>> seen
+    ['granted', 'denied']
+    """
+
+    kind: str
+    limiter: str | None
+    key: Any = None
+    cost: Any = None
+    seconds: float | None = None
+
+
+class Listener:
+    """Turns what happens at the desk into events."""
+
+    __slots__ = ("_clock", "_name", "_tell")
+
+    def __init__(self, tell: Callable[[Event], object], name: str | None, clock: Clock) -> None:
+        self._tell = tell
+        self._name = name
+        self._clock = clock
+
+    def tell(self, kind: str, key: Any, cost: Any, seconds: float | None = None) -> None:
+        self._tell(Event(kind, self._name, key, cost, seconds))
+
+    def tell_wait(self, permit: Permit, ticket: Ticket) -> None:
+        if ticket.bell is None:
+            self.tell("granted", permit.key, permit.cost)
+        else:
+            self.tell("waited", permit.key, permit.cost, (self._clock.now() - ticket.since) / 1e9)
+
+    def tell_drop(self, permit: Permit) -> None:
+        """From a finalizer, where nobody could catch what the listener raises."""
+        try:
+            self.tell_end(permit, "abandon")
+        except Exception:
+            logging.getLogger("headway").exception("on_event failed for a permit that was dropped")
+
+    def tell_end(self, permit: Permit, kind: str) -> None:
+        names = {"complete": "completed", "cancel": "cancelled", "abandon": "abandoned"}
+        self.tell(names.get(kind, kind), permit.key, permit.cost)

@@ -1,1 +1,0 @@
-# Compiled as it is: the way of every call to a shared engine.

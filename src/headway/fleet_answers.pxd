@@ -1,0 +1,1 @@
+# Compiled as it is: the way of every call that is denied.

@@ -1,0 +1,115 @@
+# mypy: disable-error-code="attr-defined"
+"""Many in one command: a batch of questions is answered as if each had come alone, in their order, at that moment.
+
+The script takes short cuts for those who ask for the same (one command with a count, one answer with a mark for each),
+so what it says is compared with the core, one question after the other.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from core.script_traces import START
+from headway import Limiter
+from headway.core.ledger import EXACT
+from headway.core.limits import Bucket, Concurrency, FixedWindow, Spacing, Window
+from headway.core.remote import Remote
+from headway.engines.redis.lanes import lane_of_threads
+from headway.engines.redis.requests import CANCEL, COMPLETE, Ask, End, Request
+from headway.engines.redis.words import DENIED, GRANTED, STANDING
+
+LIMITS = {
+    "bucket": Bucket("1000/s", burst=40),
+    "a bucket of parts": Bucket("700/s", burst=40),
+    "window": Window(50, per=1),
+    "a coarse window": Window(5000, per=1),
+    "window with a remote": Window(50, per=1, remote=Remote(max_transit=0.5)),
+    "spacing": Spacing("1ms"),
+    "fixed window": FixedWindow(60, per="minute"),
+    "concurrency": Concurrency(40),
+}
+
+
+class Alone:
+    """What the core says to one question after the other."""
+
+    def __init__(self, rule):
+        self.ledger = rule.open()
+
+    def ask(self, cost, now):
+        if cost > self.ledger.rule.capacity or self.ledger.wait(now, cost) > 0:
+            return None
+        mark = self.ledger.take(now, cost)
+        # A time that never was is nearer for a script.
+        return mark, max(self.ledger.tally, -EXACT)
+
+    def end(self, now, how, cost, mark, tally):
+        if how == COMPLETE:
+            self.ledger.complete(now, cost, mark)
+        else:
+            self.ledger.cancel(now, cost, mark, tally)
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed):
+    random = Random(f"{kind} {seed}")
+    limiter = Limiter(LIMITS[kind], name=f"{name}{seed}", engine=server.url, on_ledger_loss="trust")
+    engine = limiter._engine
+    account = limiter._spec.account((None,))
+    alone = Alone(limiter._spec.rules[0])
+    held: list[tuple[Ask, int]] = []
+    now, several = START, 0
+    try:
+        for _ in range(60):
+            now += random.choice([0, 1, 700, 30_000, 400_000])
+            engine.fixed_time = float(now)
+            limiter._spec.anchors.clear()  # time does not run here
+            batch: list[Request] = []
+            expected: list[tuple[int, ...] | int] = []
+            for _ in range(random.randint(1, 6)):
+                if held and random.random() < 0.3:
+                    ask, cost = held.pop(random.randrange(len(held)))
+                    how = random.choice([COMPLETE, CANCEL])
+                    batch.append(End(ask, how))
+                    expected.append((how, cost, *(int(part) for part in ask.marks)))
+                    continue
+                cost, times = random.choice([1, 1, 1, 2, 7]), random.choice([1, 2, 5, 30])
+                batch += [Ask(account, (cost,), False, 0.0) for _ in range(times)]
+                expected += [cost] * times
+            lane = lane_of_threads(account)
+            lane.queue.extend(batch[1:])
+            lane.ask(batch[0])
+            for request, wanted in zip(batch, expected, strict=True):
+                if isinstance(wanted, tuple):
+                    alone.end(now, *wanted)
+                    continue
+                assert isinstance(request, Ask)
+                answer = alone.ask(wanted, now)
+                said = tuple(int(part) for part in request.marks) if request.verdict == GRANTED else None
+                assert said == answer, (now, wanted)
+                if said is not None:
+                    several += 1
+                    held.append((request, wanted))
+        assert several > 25
+    finally:
+        engine.fixed_time = 0.0
+
+
+def test_those_who_find_nothing_left_stand_in_their_order(server, name):
+    """Of thirty who say the same ten are granted, and the others stand, with tickets of their own."""
+    limiter = Limiter("10 concurrent", name=name, engine=server.url)
+    account = limiter._spec.account((None,))
+    batch = [Ask(account, (1,), True) for _ in range(30)]
+    lane = lane_of_threads(account)
+    lane.queue.extend(batch[1:])
+    lane.ask(batch[0])
+    assert [ask.verdict for ask in batch] == [GRANTED] * 10 + [STANDING] * 20
+    assert len({ask.ticket for ask in batch}) == 30
+    for ask in batch[:10]:
+        ask.give_back()
+    for ask in batch[10:]:
+        ask.withdraw()
+    assert DENIED not in {ask.verdict for ask in batch}
