@@ -6,6 +6,7 @@ server's clock drifts", "a client's wall clock is wrong".
 """
 
 import itertools
+import threading
 import time
 
 import pytest
@@ -40,7 +41,7 @@ def crew():
 
 
 @pytest.mark.parametrize(
-    ("kind", "step"), [*zip(LIMITS, (3600, 2, -3600, -2), strict=True), ("window-remote", 2)]
+    ("kind", "step"), [*zip(LIMITS, (3600, 2, -3600, -2), strict=True), ("window-remote", -3600)]
 )
 def test_the_clock_of_a_server_is_set_under_load(crew, make_server, make_clock, kind, step):
     """By an hour, all its keys expire; by two seconds, the ledger is there and its permits look older than they are."""
@@ -63,6 +64,29 @@ def test_the_clock_of_a_server_is_set_under_load(crew, make_server, make_clock, 
 def stated_quarantine(load, url):
     spec = Limiter(load.limit, name=load.crew.name, engine=f"{url}?lease={LEASE}")._spec
     return spec.quarantine(spec.account((None,)))[0] / 1e6
+
+
+def test_an_end_that_comes_after_a_step_serves_nobody_by_the_new_time(make_server, make_clock, connect, name):
+    """Nobody waits for the answer to an end, but the queue is served by it: the time is looked at all the same."""
+    clock = make_clock()
+    server = make_server(clock=clock)
+    limit = Window(2, per=2, remote=Remote(resolution=0, max_transit=2))
+    holder, other = (Limiter(limit, name=name, engine=connect(f"{server.url}?lease=1")) for _ in range(2))
+    held = [holder.acquire(), holder.acquire()]
+    granted = []
+    waiting = threading.Thread(target=lambda: granted.append((other.acquire(timeout=20), time.monotonic())))
+    waiting.start()
+    wait_until(lambda: holder.peek().waiting == 1, "somebody who waits")
+    client, (seconds, _) = server.client(), server.client().time()
+    clock.set(10)
+    wait_until(lambda: client.time()[0] >= seconds + 9, "the new time")
+    ended = time.monotonic()
+    held.pop().complete()
+    waiting.join(20)
+    ((permit, at),) = granted
+    for one in (permit, *held):
+        one.complete()
+    assert at - ended > 2
 
 
 def test_a_step_forward_is_not_seen_by_who_comes_new(make_server, make_clock, connect, name):
@@ -97,16 +121,15 @@ def test_a_small_step_forward_is_not_seen_and_shortens_a_window_by_as_much(make_
 
 
 @pytest.mark.parametrize("ppm", [19_000, -19_000])
-@pytest.mark.parametrize("kind", ["window-remote", "spacing"])
-def test_a_clock_that_drifts_as_far_as_was_said(crew, make_server, make_clock, kind, ppm):
+def test_a_clock_that_drifts_as_far_as_was_said(crew, make_server, make_clock, ppm):
     """Twenty times what is usual, and the address says so: 10 ms in half a second, which the audit would see."""
-    limit, clock = LIMITS[kind], make_clock()
+    limit, clock = LIMITS["window-remote"], make_clock()
     clock.drift(ppm)
     server = make_server(clock=clock)
     load = Load(crew, f"{server.url}?lease={LEASE}&drift_ppm=20000", limit, 2.5).run()
     uses = load.end()
     assert excess(limit, uses) <= 0
-    assert len(uses) > 8
+    assert len(uses) > 20
     assert not load.quarantines
 
 

@@ -35,6 +35,7 @@ PROOFS = {
     "an answer is lost after the server acted": [
         "test_faults.py::test_a_command_whose_answer_was_dropped_is_applied_once",
         "test_faults.py::test_an_end_whose_answer_was_dropped_is_applied_once",
+        "test_faults.py::test_an_end_that_is_refused_for_a_while_is_applied_once",
         "test_faults.py::test_cuts_under_load_neither_lose_nor_mint",
     ],
     "the server is restarted, append-only file": [
@@ -57,6 +58,7 @@ PROOFS = {
     ],
     "the server's clock is set": [
         "test_clocks.py::test_the_clock_of_a_server_is_set_under_load",
+        "test_clocks.py::test_an_end_that_comes_after_a_step_serves_nobody_by_the_new_time",
         "test_clocks.py::test_a_step_forward_is_not_seen_by_who_comes_new",
         "test_clocks.py::test_a_small_step_forward_is_not_seen_and_shortens_a_window_by_as_much",
         "test_loss.py::test_a_clock_that_is_set_under_load",

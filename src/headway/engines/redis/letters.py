@@ -31,9 +31,9 @@ class Letter:
         self.written = False
 
     def payload(self, ident: bytes) -> bytes:
-        talk = Talk(
-            self.account, [self.request], [self.request.command], self.stream, self.number, ident, 1 << 40
-        )
+        # The queue is served by an end, so it too expects a time. One that arrives late is refused, and asked for.
+        said, timeout_ns = [self.request.command], self.account.spec.timeout_ns
+        talk = Talk(self.account, [self.request], said, self.stream, self.number, ident, timeout_ns)
         talk.sent = self.account.spec.clock.now()
         talk.epoch = self.request.epoch
         return self.account.compose(talk, None)
