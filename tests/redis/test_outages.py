@@ -288,3 +288,19 @@ def test_an_engine_that_is_not_there_at_first(name, make_server):
     server.restart()
     assert limiter.try_acquire()
     assert spaced.try_acquire()
+
+
+def test_a_server_that_refuses_keeps_its_connection_and_is_complained_of_once(name, make_server, caplog):
+    server = make_server()
+    client = server.client()
+    limiter = Limiter("1000/s", name=name, engine=server.url)
+    assert limiter.try_acquire()
+    client.config_set("min-replicas-to-write", 1)
+    before = client.info("stats")["total_connections_received"]
+    for _ in range(5):
+        with pytest.raises(EngineUnavailable, match="NOREPLICAS"):
+            limiter.try_acquire()
+    assert client.info("stats")["total_connections_received"] == before
+    assert caplog.text.count("NOREPLICAS") == 1
+    client.config_set("min-replicas-to-write", 0)
+    assert limiter.try_acquire()

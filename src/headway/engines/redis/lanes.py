@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from hiredis import ReplyError
+
 from headway.clock import SYSTEM
 from headway.engines.redis.account import Account, Talk
 from headway.engines.redis.requests import NOTHING, Echo, Request, phrases
@@ -207,7 +209,9 @@ class ThreadLane(Lane):
                     return
                 place = self.engine.place_of(self.account)
             except BaseException as error:
-                if wire is not None:
+                if isinstance(error, ReplyError):
+                    place.put_back(wire)  # it was an answer
+                elif wire is not None:
                     wire.close()
                 if isinstance(error, Exception):
                     moved = self.engine.moved(self.account, error)
