@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from tests.redis.clocks import WallClock, build_library
+from tests.redis.crew import Crew
 from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
 
 from conftest import needs_program
@@ -131,3 +132,10 @@ def connect():
 def name():
     """For a limiter: one that no other test has used."""
     return f"limiter{next(_names)}"
+
+
+@pytest.fixture
+def crew():
+    """Other processes; see `crew.py`."""
+    with Crew() as crew:
+        yield crew

@@ -1,12 +1,11 @@
 # mypy: disable-error-code="attr-defined, union-attr"
 """Permits that come back without an end are counted in the ledger, each once, and shown by `top` and `inspect`."""
 
-import itertools
 import json
 import time
 
 import pytest
-from tests.redis.crew import Crew, wait_until
+from tests.redis.crew import wait_until
 from typer.testing import CliRunner
 
 from headway import AllOf, Concurrency, Limiter, Remote, Window
@@ -23,8 +22,6 @@ LIMITS = {
     "both": AllOf(Window(5, per=0.1, remote=REMOTE), Concurrency(5)),
 }
 
-_names = itertools.count()
-
 HOLD = """
 limiter = make({limit!r})
 permits = [limiter.acquire() for _ in range(3)]
@@ -36,19 +33,8 @@ time.sleep(60)
 
 
 @pytest.fixture
-def name():
-    return f"lapse{next(_names)}"
-
-
-@pytest.fixture
 def url(valkey):
     return f"{valkey.url}?lease={LEASE}"
-
-
-@pytest.fixture
-def crew():
-    with Crew() as crew:
-        yield crew
 
 
 def counted(url, name, key=None):

@@ -5,12 +5,11 @@ The audit goes by a clock that nobody sets. Three rows of the table in docs/flee
 server's clock drifts", "a client's wall clock is wrong".
 """
 
-import itertools
 import threading
 import time
 
 import pytest
-from tests.redis.crew import Crew, wait_until
+from tests.redis.crew import wait_until
 from tests.redis.load import Load, excess
 
 from headway import Bucket, FixedWindow, Limiter, Remote, Spacing, Window
@@ -25,19 +24,6 @@ LIMITS = {
     "spacing": Spacing("50ms"),
 }
 DAY = 24 * 3600
-
-_names = itertools.count()
-
-
-@pytest.fixture
-def name():
-    return f"clocks{next(_names)}"
-
-
-@pytest.fixture
-def crew():
-    with Crew() as crew:
-        yield crew
 
 
 @pytest.mark.parametrize(

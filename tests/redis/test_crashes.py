@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from tests.redis.crew import Crew, most_in_any, wait_until
+from tests.redis.crew import most_in_any, wait_until
 
 from headway import Concurrency, Limiter, Remote, Spacing, Window
 from headway.engines.redis.lanes import lane_of_threads
@@ -15,12 +15,6 @@ from headway.fleet_permit import new_fleet_permit
 pytestmark = pytest.mark.realtime
 
 LEASE = 0.6
-
-
-@pytest.fixture
-def crew():
-    with Crew() as crew:
-        yield crew
 
 
 @pytest.fixture

@@ -28,16 +28,9 @@ TEN = [
     AllOf("10/minute", "10 concurrent"),
 ]
 
-_names = itertools.count()
-
 
 def kind_of(limit):
     return limit.kind + ("-remote" if getattr(limit, "remote", None) else "")
-
-
-@pytest.fixture
-def name():
-    return f"faults{next(_names)}"
 
 
 @pytest.fixture

@@ -25,11 +25,6 @@ KINDS = [
 _names = itertools.count()
 
 
-@pytest.fixture
-def name():
-    return f"test{next(_names)}"
-
-
 def kind_of(limit):
     return limit.kind + ("-remote" if getattr(limit, "remote", None) else "")
 

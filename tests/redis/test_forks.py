@@ -2,30 +2,16 @@
 """Forks, event loops, interrupts, ends of processes: whatever happens, waiters and permits are accounted for."""
 
 import asyncio
-import itertools
 import random
 import threading
 import time
 
 import pytest
-from tests.redis.crew import Crew, most_in_any, wait_until
+from tests.redis.crew import most_in_any, wait_until
 
 from headway import Limiter, Remote, Window
 
 pytestmark = pytest.mark.realtime
-
-_names = itertools.count()
-
-
-@pytest.fixture
-def name():
-    return f"forks{next(_names)}"
-
-
-@pytest.fixture
-def crew():
-    with Crew() as crew:
-        yield crew
 
 
 def test_a_forked_child_decides_for_itself(crew, valkey):

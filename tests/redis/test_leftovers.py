@@ -3,14 +3,13 @@
 
 import asyncio
 import copy
-import itertools
 import pickle
 import threading
 import time
 import types
 
 import pytest
-from tests.redis.crew import Crew, wait_until
+from tests.redis.crew import wait_until
 
 from headway import Limiter, RateLimited, Remote, Spacing, Window, talk
 from headway.clock import SYSTEM
@@ -20,19 +19,6 @@ from headway.errors import Closed, EngineUnavailable
 pytestmark = pytest.mark.realtime
 
 NOWHERE = "redis://127.0.0.1:1"
-
-_names = itertools.count()
-
-
-@pytest.fixture
-def name():
-    return f"left{next(_names)}"
-
-
-@pytest.fixture
-def crew():
-    with Crew() as crew:
-        yield crew
 
 
 def outcome_of(call, *args, **options):

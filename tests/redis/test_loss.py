@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from tests.redis.crew import Crew, Use, longest_silence, wait_until
+from tests.redis.crew import Use, longest_silence, wait_until
 from tests.redis.load import Load, excess
 from tests.redis.servers import in_step
 
@@ -29,19 +29,6 @@ LIMITS = {
     "spacing": Spacing("50ms"),
     "concurrency": Concurrency(3),
 }
-
-_names = itertools.count()
-
-
-@pytest.fixture
-def name():
-    return f"loss{next(_names)}"
-
-
-@pytest.fixture
-def crew():
-    with Crew() as crew:
-        yield crew
 
 
 @pytest.mark.parametrize("kind", ["window", "window-remote", "bucket", "spacing"])

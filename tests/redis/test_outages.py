@@ -2,7 +2,6 @@
 """An engine that does not answer: every call ends in time, as `on_engine_error` says, and goes on when it is back."""
 
 import asyncio
-import itertools
 import threading
 import time
 
@@ -18,13 +17,6 @@ pytestmark = pytest.mark.realtime
 TIMEOUT = 0.2
 # For the command of another that one has to wait for, and for a machine that has other things to do.
 SLACK = TIMEOUT + 0.5
-
-_names = itertools.count()
-
-
-@pytest.fixture
-def name():
-    return f"outage{next(_names)}"
 
 
 @pytest.fixture

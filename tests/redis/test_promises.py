@@ -92,12 +92,6 @@ def test_every_row_has_a_proof():
         assert re.search(rf"^def {test}\(", (HERE / file).read_text(), re.MULTILINE), proof
 
 
-@pytest.fixture
-def crew():
-    with Crew() as crew:
-        yield crew
-
-
 # -- holders ---------------------------------------------------------------------------------------------
 
 
