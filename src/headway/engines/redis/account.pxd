@@ -6,6 +6,7 @@ from libc.string cimport memcpy
 
 cdef Py_ssize_t HEAD_SIZE
 cdef tuple SIZES
+cdef long long PROMPT
 
 
 # Numbers as the scripts read them; the interpreted form uses the struct module. Little-endian machines only, which
@@ -79,9 +80,12 @@ cdef class Talk:
     cdef public list batch, said
     cdef public bytes epoch, heard_epoch, ident, stream
     cdef public long long first, number, received, sent, several, since, timeout_ns
+    cdef public bint slow
     cdef public double lives, now, pause, quarantine, seq, shift, status, tally, waiting
 
     cpdef bytes open(self, bytes prelude=*)
+
+    cdef long long expected_ns(self, Anchor anchor) except -1
 
     @cython.locals(account=Account, spec=Terms, anchor=Anchor, said=tuple, position=cython.Py_ssize_t)
     cpdef bint settle(self, reply) except -1

@@ -50,6 +50,10 @@ ATTEMPTS = 12
 PARTS_ARE_MISSING = ("HEADWAY_LOST", "no such key", "index out of range")
 SLACK = 1000
 """Ticks by which a clock may be off before it is said to have been set."""
+PROMPT = 10_000_000
+"""Nanoseconds, or four times what it took last time: within these a command is expected to be there. One that is late
+is refused for its time, found to have been late, and asked again with all the time it has; so the clock cannot be set
+forward by more without anybody noticing."""
 WHY = {
     words.LOST: "its ledger was lost (flushed, evicted or overtaken by a failover)",
     words.MOVED: "another server keeps its ledger now and may have missed the last grants",
@@ -206,7 +210,7 @@ class Account:
         anchor = spec.anchors.get(talk.ident)
         if anchor is not None:
             low = anchor.least(talk.sent, spec.drift)
-            high = anchor.most(talk.sent + talk.timeout_ns, spec.drift)
+            high = anchor.most(talk.sent + talk.expected_ns(anchor), spec.drift)
         seq = self.seq if known else 0.0
         if cython.compiled:
             head = pack_header(  # type: ignore[name-defined] # noqa: F821 - in account.pxd
@@ -321,8 +325,8 @@ class Talk:
 
     __slots__ = (
         "account", "batch", "epoch", "first", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine",
-        "received", "said", "sent", "seq", "several", "shift", "since", "status", "stream", "tally", "timeout_ns",
-        "waiting",
+        "received", "said", "sent", "seq", "several", "shift", "since", "slow", "status", "stream", "tally",
+        "timeout_ns", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -349,6 +353,8 @@ class Talk:
         # The epoch in which it makes sense; empty: any.
         self.epoch = b""
         self.sent = self.received = self.since = 0
+        # Whether it has been found to take longer than usual.
+        self.slow = False
         # How many more of those who said the same are granted, and the tally of all.
         self.several = 0
         self.tally = 0.0
@@ -363,6 +369,12 @@ class Talk:
         account = self.account
         self.sent = account.spec.clock.now()
         return account.compose(self, prelude)
+
+    def expected_ns(self, anchor: Anchor) -> int:
+        """How long it may take until the server has it."""
+        if self.slow:
+            return self.timeout_ns
+        return min(self.timeout_ns, max(PROMPT, 4 * (anchor.received - anchor.sent)))
 
     def settle(self, reply: Any) -> bool:
         """Take an answer that says what the batch wanted to know; False: something has to be cleared up first."""
@@ -440,7 +452,9 @@ class Talk:
                 raise LimitMismatch(
                     spec.name, f"format {self.lives:.0f}", "format 1 of this version of headway"
                 )
-            elif self.status != words.CLOCK or self.lives or not self.plausible():
+            elif self.status == words.CLOCK and not self.lives and self.plausible():
+                self.slow = True
+            else:
                 prelude = yield from self.judge()
             reply = yield self.open(prelude)
             if self.settle(reply):
