@@ -261,6 +261,8 @@ class Account:
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
         self.expires = talk.since + int(talk.lives * 0.998) * TICK - 1_000_000
         self.waiting = talk.waiting
+        if talk.waiting and not self.spec.queue:
+            self.spec.queue_up()
         if self.over:
             if talk.pause > 0 and not self.halted:
                 self.recall_promises()

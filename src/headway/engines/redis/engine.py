@@ -245,6 +245,13 @@ class Engine:
             call.slot - call.now, call.marks, call.epoch, spec.local_time(ask.account, call.now, at), at
         )
 
+    def ask_after(self, ticket: int) -> None:
+        """Somebody's turn may have come, and the one who saw it does not know all of its rules."""
+        ask = self.waiting.get(ticket)
+        if ask is not None:
+            ask.account.visited = 0
+            self.keeper.wake()
+
     def look_after(self, account: Account) -> None:
         """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""
         self.keeper.look_after(account)

@@ -279,6 +279,9 @@ class Keeper:
             self._wake.set()
             return
         ticket, width = unpack_from("<dd", data)
+        if not width:
+            self.engine.ask_after(int(ticket))
+            return
         epoch, end = data[16:40], 56 + 8 * int(width)
         now, slot, *marks = read_numbers(data[40:end])
         self.engine.call(int(ticket), Call(epoch, now, slot, tuple(marks)))

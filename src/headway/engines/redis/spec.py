@@ -118,8 +118,17 @@ class Spec(Terms):
             kinds <= {BUCKET, SPACING} or (kinds == {WINDOW} and not rules[0].held)
         )
         self.queue = not promising
-        self.script = book_script(kinds, self.queue)
         self.usual = None
+        self._go_by(kinds)
+
+    def queue_up(self) -> None:
+        """This limit alone would promise times, but somebody stands in the queue: another version of the limit has more
+        rules. Who is promised the next time, and the next, would never let them have their turn."""
+        self.queue = True
+        self._go_by(frozenset(words.kind_of(rule) for rule in self.rules))
+
+    def _go_by(self, kinds: frozenset[int]) -> None:
+        self.script = book_script(kinds, self.queue)
         for account in list(self.accounts.values()):
             account.renew(self.rules if self.rules_for is None else self.rules_of(account))
 

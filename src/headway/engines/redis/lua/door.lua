@@ -53,8 +53,13 @@ end
 local function prolong(ticks)
   local ms = math.ceil(ticks / 1000) + 1
   call('PEXPIRE', root, ms)
-  if can_queue then
-    call('PEXPIRE', root .. ':q', ms)
+  call('PEXPIRE', root .. ':q', ms)
+  -- In a rolling deploy there may be ledgers of rules that we do not have, and their lists live as long as the root.
+  local i = count + 1
+  while call('HGET', root, 's' .. i) do
+    call('PEXPIRE', root .. ':c' .. i, ms)
+    call('PEXPIRE', root .. ':o' .. i, ms)
+    i = i + 1
   end
   if call('HLEN', root) > 64 then
     for _, field in ipairs(call('HKEYS', root)) do

@@ -50,9 +50,9 @@ end
 if renewed then
   prolong(reset + GRACE)
 end
-for i = 1, count do
-  if own[i].key == root and own[i].lists then
-    keep_lists(own[i], expires - now, renewed)
+for _, ledger in pairs(opened) do
+  if ledger.key == root and ledger.lists then
+    keep_lists(ledger, expires - now, renewed)
   end
 end
 return answer
