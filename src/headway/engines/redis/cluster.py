@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headway.engines.redis.account import Account
+    from headway.engines.redis.halts import Halt
     from headway.engines.redis.ways import Way
     from headway.engines.redis.wires import Reply, TaskWire
 
@@ -65,7 +66,7 @@ class ClusterEngine(Engine):
 
     # -- where -------------------------------------------------------------------------------------------
 
-    def place_of(self, account: Account) -> Place:
+    def place_of(self, account: Account | Halt) -> Place:
         node = self._slots[slot_of(account.keys[0])]
         if node is None:
             self.read_map()
@@ -82,7 +83,7 @@ class ClusterEngine(Engine):
         self._read_map()
         return list(dict.fromkeys(node for node in self._slots if node is not None)) or self.places()
 
-    def moved(self, account: Account, error: Exception) -> Place | None:
+    def moved(self, account: Account | Halt, error: Exception) -> Place | None:
         what, *rest = str(error).split()
         if what in ("MOVED", "ASK") and len(rest) >= 2:
             node = self._node(rest[1], self.place_of(account))

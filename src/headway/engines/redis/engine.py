@@ -34,6 +34,7 @@ from headway.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from headway.engines.redis.account import Account
+    from headway.engines.redis.halts import Halt
     from headway.engines.redis.requests import Ask, Call, Request
     from headway.engines.redis.wires import TaskWire, Wire
 
@@ -104,13 +105,13 @@ class Engine:
 
     # -- where -------------------------------------------------------------------------------------------
 
-    def place_of(self, account: Account) -> Place:  # noqa: ARG002 - a cluster needs it
+    def place_of(self, account: Account | Halt) -> Place:  # noqa: ARG002 - a cluster needs it
         return self._place
 
     def places(self) -> list[Place]:
         return [self._place]
 
-    def moved(self, account: Account, error: Exception) -> Place | None:
+    def moved(self, account: Account | Halt, error: Exception) -> Place | None:
         """Where the ledger is now, if that is what the error says."""
         if str(error).startswith("READONLY"):
             # It was the primary when we connected, and is a replica now: ask anew who is.
@@ -255,6 +256,11 @@ class Engine:
     def look_after(self, account: Account) -> None:
         """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""
         self.keeper.look_after(account)
+        self.keeper.listen()
+
+    def follow(self, halt: Halt) -> None:
+        """Keys of this limiter are used: hear of pauses of all of it."""
+        self.keeper.follow(halt)
         self.keeper.listen()
 
     def subscription(self) -> Subscription:

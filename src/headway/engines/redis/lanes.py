@@ -386,7 +386,9 @@ def lane_of_threads(account: Account) -> ThreadLane:
     """The stream of this process's threads."""
     lane: ThreadLane | None = account.lanes.get(None)
     if lane is None:
-        lane = account.lanes.setdefault(None, ThreadLane(account))
+        halt = account.halt
+        lane = ThreadLane(account) if halt is None else halt.thread_lane(account)
+        lane = account.lanes.setdefault(None, lane)
     return lane
 
 
@@ -399,6 +401,8 @@ def lane_of_tasks(account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane
             for name, old in list(account.lanes.items()):
                 if name is not None and old.loop.is_closed():
                     del account.lanes[name]
-            lane = account.lanes[id(loop)] = TaskLane(account, loop)
+            halt = account.halt
+            lane = TaskLane(account, loop) if halt is None else halt.task_lane(account, loop)
+            account.lanes[id(loop)] = lane
         account.task_lane = lane
     return lane

@@ -17,6 +17,7 @@ from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
 from headway.engines.redis import words
 from headway.engines.redis.account import Account, Anchor, Terms
+from headway.engines.redis.halts import Halt
 from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, book_script
 from headway.engines.redis.words import TICK
 from headway.errors import Closed
@@ -76,6 +77,8 @@ class Spec(Terms):
         self.waiters: set[Ask] = set()
         self.usual = None
         self.closed = False
+        # With metrics all ledgers share a slot, and a script can look whether the limiter is paused.
+        self.halt = Halt(self) if self.sharded and not self.metrics else None
         self.anchors: dict[bytes, Anchor] = {}
         self._wall = (0.0, 0)
         self._stretch = 1 + clock.drift_ppm / 1e6 + engine.drift_ppm / 1e6
@@ -86,6 +89,8 @@ class Spec(Terms):
     def begin(self) -> None:
         """Nobody of this process asks, waits or holds; so it is in a forked child."""
         self.waiters.clear()
+        if self.halt is not None:
+            self.halt.begin()
         for account in list(self.accounts.values()):
             account.begin()
 

@@ -10,7 +10,8 @@
 -- ARGV[4]  the identity of the server, as the client found it on this connection
 -- ARGV[5]  the rules: 9 numbers each (kind, which key, capacity, and six of its own)
 -- ARGV[6]  the limits as text, for people
--- ARGV[7]  of a key's ledger: the root of the limiter's own, whose pause holds all keys up; empty in a cluster
+-- ARGV[7]  of a key's ledger: the root of the limiter's own, whose pause holds all keys up; in a cluster, where that is
+--          elsewhere, for how long they are still held up, if they are
 -- ARGV[8..]  commands: numbers, the first one says which
 --
 -- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine and in a pause, sum
@@ -106,7 +107,9 @@ local said, from, done, only = {}, 8, 0, nil
 
 -- Until when the whole limiter is paused.
 local halted = 0
-if ARGV[7] ~= '' then
+if ARGV[7] ~= '' and sharded == 1 then
+  halted = now + unpack_from('<d', ARGV[7])
+elseif ARGV[7] ~= '' then
   local limiter = call('HGET', ARGV[7], 'm')
   if limiter then
     local _, _, _, _, until_when = unpack_from('<ddddd', limiter)
