@@ -280,6 +280,11 @@ class Account:
             for sleeper in list(self.sleepers):
                 sleeper.ring()
 
+    def distrust(self) -> None:
+        """A script may have ended in the midst of its work: what the ledger says of itself is not to be believed. It is
+        refused as one that was lost, since no sequence number is as high as what is expected now."""
+        self.seq = words.NEVER
+
     def forget_promises(self) -> None:
         """The ledger began anew: what it had promised is void, and whoever waits has to ask again."""
         for request in [*self.sleepers, *self.standing.values()]:

@@ -120,6 +120,14 @@ class Engine:
             return place
         return None
 
+    def halfway(self, account: Account, error: Exception) -> bool:  # noqa: ARG002 - a cluster knows of it
+        """Whether the ledger is in pieces just now, one here and one there, and may be whole in a moment."""
+        return False
+
+    def half_done(self, error: Exception) -> bool:  # noqa: ARG002
+        """Whether a script may have been ended by this error after it had begun to write."""
+        return False
+
     def prepare(self) -> None:
         """Before a connection is made: what has to be there first."""
 
@@ -284,7 +292,7 @@ class Engine:
 
     def out_of_order(self, error: Exception) -> bool:
         """Whether a server that gave this error as its answer does not serve now, and may do so later."""
-        return str(error).startswith(OUT_OF_ORDER) or "non local key" in str(error)
+        return str(error).startswith(OUT_OF_ORDER) or self.half_done(error)
 
     def complain(self, cause: BaseException) -> None:
         """Log what is wrong, once until something works again; an error of ours says what another said before."""

@@ -19,6 +19,8 @@ from collections import deque
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
+from hiredis import ReplyError
+
 from headway.engines.redis.halts import UNUSED, Halt
 from headway.engines.redis.lanes import MOST, lane_of_threads
 from headway.engines.redis.requests import NOTHING, Call, End, Poll, Renew, Request
@@ -168,6 +170,10 @@ class Keeper:
             except TROUBLE as error:
                 self.engine.complain(error)
                 return
+            except ReplyError as error:
+                self.engine.complain(error)
+                if self.engine.moved(doubt.account, error) is not None or self.engine.out_of_order(error):
+                    return
             except (HeadwayError, *TROUBLE, RuntimeError, ValueError) as error:
                 log.warning("the keeper of %s could not clear up: %s", self.engine.address, error)
             self.doubts.popleft()

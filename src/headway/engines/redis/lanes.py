@@ -16,9 +16,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
+
+from hiredis import ReplyError
 
 from headway.clock import SYSTEM
 from headway.engines.redis.account import Account, Talk
@@ -29,6 +32,8 @@ from headway.errors import EngineUnavailable
 if TYPE_CHECKING:
     from headway.engines.redis.place import Place
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
+"""Seconds between two questions to a slot that is half way to another node; twice as long each time."""
 MOST = 256
 """Requests in one command: a script keeps the server from everybody else."""
 
@@ -60,6 +65,13 @@ class Lane:
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
+
+    def elsewhere(self, error: Exception, hops: int) -> tuple[Place | None, float]:
+        """Where to ask again and after how many seconds, if that is what an error says. Nodes that send us to each
+        other do not agree yet, and a ledger that is half way cannot be decided about: both take a moment."""
+        halfway = self.engine.halfway(self.account, error)
+        place = self.engine.place_of(self.account) if halfway else self.engine.moved(self.account, error)
+        return place, min(FIRST_PAUSE * 2.0**hops, LONGEST_PAUSE) if halfway or hops > 2 else 0.0
 
     def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
         """Tell everybody in the batch, and who waits behind it: they have waited for the same answer."""
@@ -176,6 +188,7 @@ class ThreadLane(Lane):
         clock = self.account.spec.clock
         deadline = clock.now() + self.timeout_ns
         place = self.engine.place_of(self.account)
+        hops = 0
         while True:
             wire: Wire | None = None
             try:
@@ -207,14 +220,18 @@ class ThreadLane(Lane):
                     return
                 place = self.engine.place_of(self.account)
             except BaseException as error:
-                if wire is not None:
+                if isinstance(error, ReplyError):
+                    place.put_back(wire)  # an answer is an answer
+                elif wire is not None:
                     wire.close()
                 if isinstance(error, Exception):
-                    moved = self.engine.moved(self.account, error)
+                    moved, pause = self.elsewhere(error, hops)
                     if moved is not None and clock.now() < deadline:
                         place = moved
+                        hops += 1
+                        time.sleep(pause)
                         continue
-                    self.fail(batch, self.engine.refusal(error), False)
+                    self.fail(batch, self.engine.refusal(error), self.engine.half_done(error))
                     return
                 # Ctrl-C: whoever comes next sends it again, with its number, and who was interrupted gives back.
                 self.unfinished = batch
@@ -338,7 +355,7 @@ class TaskLane(Lane):
     ) -> None:
         """From any point of a command's life to its end: at the beginning (connect first), with an answer that is not
         the usual one, or after the connection failed."""
-        loop, deadline = self.loop, self.deadline
+        loop, deadline, hops = self.loop, self.deadline, 0
         wire: TaskWire | None = place.wire_of(loop) if talk is not None else None
         try:
             while True:
@@ -368,11 +385,13 @@ class TaskLane(Lane):
                         return
                     place = self.engine.place_of(self.account)
                 except Exception as error:  # noqa: BLE001 - handed to whoever asked
-                    moved = self.engine.moved(self.account, error)
+                    moved, pause = self.elsewhere(error, hops)
                     if moved is None or loop.time() >= deadline:
-                        self.fail(batch, self.engine.refusal(error), False)
+                        self.fail(batch, self.engine.refusal(error), self.engine.half_done(error))
                         return
                     place = moved
+                    hops += 1
+                    await asyncio.sleep(pause)
                 talk = wire = None
         except asyncio.CancelledError:
             # The loop ends; whoever waits is cancelled, too.

@@ -50,31 +50,6 @@ if stored[2] then
   end
 end
 
--- Let the root live for so long; now and then, forget streams of processes that are gone.
-local function prolong(ticks)
-  local ms = math.ceil(ticks / 1000) + 1
-  call('PEXPIRE', root, ms)
-  call('PEXPIRE', root .. ':q', ms)
-  -- In a rolling deploy there may be ledgers of rules that we do not have, and their lists live as long as the root.
-  local i = count + 1
-  while call('HGET', root, 's' .. i) do
-    call('PEXPIRE', root .. ':c' .. i, ms)
-    call('PEXPIRE', root .. ':o' .. i, ms)
-    i = i + 1
-  end
-  if call('HLEN', root) > 64 then
-    for _, field in ipairs(call('HKEYS', root)) do
-      local what = string.sub(field, 1, 1)
-      if what == 'c' or what == 'p' then
-        local when = unpack_from('<d', call('HGET', root, field), what == 'c' and 9 or 1)
-        if when < now - 5 * GRACE then
-          call('HDEL', root, field)
-        end
-      end
-    end
-  end
-end
-
 -- The lists of a ledger live as long as it does; one that was made just now has no time to live yet.
 local function keep_lists(ledger, ticks, all)
   for _, runs in ipairs(ledger.lists) do
@@ -99,6 +74,33 @@ if stored[1] then
   format, seq, last, quarantined, paused, expires, waiting, shift, governed, born =
     unpack_from('<dddddddddd', stored[1])
   names = string.sub(stored[1], 81) -- the epoch and the server
+end
+
+-- Let the root live for so long; now and then, forget streams of processes that are gone.
+local function prolong(ticks)
+  local ms = math.ceil(ticks / 1000) + 1
+  call('PEXPIRE', root, ms)
+  if waiting > 0 then
+    call('PEXPIRE', root .. ':q', ms)
+  end
+  -- In a rolling deploy there may be ledgers of rules that we do not have, and their lists live as long as the root.
+  local i = count + 1
+  while call('HGET', root, 's' .. i) do
+    call('PEXPIRE', root .. ':c' .. i, ms)
+    call('PEXPIRE', root .. ':o' .. i, ms)
+    i = i + 1
+  end
+  if call('HLEN', root) > 64 then
+    for _, field in ipairs(call('HKEYS', root)) do
+      local what = string.sub(field, 1, 1)
+      if what == 'c' or what == 'p' then
+        local when = unpack_from('<d', call('HGET', root, field), what == 'c' and 9 or 1)
+        if when < now - 5 * GRACE then
+          call('HDEL', root, field)
+        end
+      end
+    end
+  end
 end
 
 -- What is said so far, how far we have come (how many times, of a command that is to be done several times), and the
