@@ -107,6 +107,9 @@ end
 -- ledger if there is only one.
 local said, from, done, only = {}, 8, 0, nil
 
+-- Whether the queue's list was made just now, and has no time to live yet.
+local fresh_queue = false
+
 -- Until when the whole limiter is paused.
 local halted = 0
 if ARGV[7] ~= '' and sharded == 1 then

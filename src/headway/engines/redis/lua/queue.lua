@@ -123,6 +123,10 @@
       end
       entry = entry .. table.concat(keys, '\0')
     end
+    if waiting == 0 then
+      call('DEL', root .. ':q') -- of a root that is gone; a list may outlive it by a little
+      fresh_queue = true
+    end
     call('RPUSH', root .. ':q', entry)
     waiting = waiting + 1
   end

@@ -49,6 +49,8 @@ if not stored[1] then
 end
 if renewed then
   prolong(reset + GRACE)
+elseif fresh_queue then
+  call('PEXPIRE', root .. ':q', math.ceil((expires - now) / 1000) + 1)
 end
 for _, ledger in pairs(opened) do
   if ledger.key == root and ledger.lists then
