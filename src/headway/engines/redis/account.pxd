@@ -59,14 +59,14 @@ cdef class Terms:
 
 cdef class Account:
     cdef public Terms spec
-    cdef public object key, lanes, task_lane, standing, sleepers, leases, rules, ends
+    cdef public object halt, key, lanes, task_lane, standing, sleepers, leases, rules, ends
     cdef public tuple keys, front
     cdef public bytes epoch, ident, opening, over, reopening, packed
     cdef public dict framed
     cdef public double seq, shift, waiting
     cdef public long long expires, heard, visited
     cdef public Py_ssize_t parts, width
-    cdef public bint halted, walled
+    cdef public bint halted, restless, walled
     cdef object __weakref__
 
     @cython.locals(spec=Terms, known=cython.bint, said=list, middle=bytes, anchor=Anchor, low=cython.double, high=cython.double, seq=cython.double)

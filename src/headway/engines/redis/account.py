@@ -114,6 +114,7 @@ class Account:
         "expires",
         "framed",
         "front",
+        "halt",
         "halted",
         "heard",
         "ident",
@@ -126,6 +127,7 @@ class Account:
         "packed",
         "parts",
         "reopening",
+        "restless",
         "rules",
         "seq",
         "shift",
@@ -143,9 +145,11 @@ class Account:
         self.spec = spec
         self.keys = keys
         self.key = key
-        # The root of the limiter's own ledger, whose pause holds every key up; a cluster may have it elsewhere.
+        # The root of the limiter's own ledger, whose pause holds every key up; in a cluster, where it may be elsewhere,
+        # what this process knows of it.
         self.over = b"" if key is None or spec.metrics or spec.sharded else spec.places((None,))[0]
         self.halted = False
+        self.halt = None if key is None else spec.halt
         self.epoch = b""
         self.seq = 0.0
         # Until then, on our clock, the ledger must be there; and when it was heard of last.
@@ -176,6 +180,8 @@ class Account:
         """Go by these rules from now on."""
         self.rules = rules
         self.walled = any(rule.walled for rule in rules)
+        # Whether what it says with every command is another each time.
+        self.restless = self.walled or (self.halt is not None and self.halt.until > 0)
         places = tuple(dict.fromkeys(self.keys))
         self.front = (b"EVALSHA", self.spec.script.sha, str(len(places)).encode(), *places)
         self.packed = b"" if self.walled else self.records(0)
@@ -240,11 +246,13 @@ class Account:
         # Nearly always the same as last time: only the numbers and the commands are news.
         same = (talk.stream, epoch, talk.ident)
         middle = self.framed.get(same)
-        if middle is None or self.walled:
+        if middle is None or self.restless:
+            over = self.over if self.halt is None else self.halt.left(talk.sent)
+            middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text, over)
             if len(self.framed) > 8:
                 self.framed.clear()
-            middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text, self.over)
-            self.framed[same] = middle
+            if not over or over == self.over:
+                self.framed[same] = middle
         said = talk.said if prelude is None else [prelude, *talk.said]
         if len(said) == 1 and len(said[0]) < len(SIZES):
             return b"".join((self.opening, head, middle, SIZES[len(said[0])], said[0], b"\r\n"))
@@ -265,6 +273,8 @@ class Account:
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
         self.expires = talk.since + int(talk.lives * 0.998) * TICK - 1_000_000
         self.waiting = talk.waiting
+        if talk.waiting and not self.spec.queue:
+            self.spec.queue_up()
         if self.over:
             if talk.pause > 0 and not self.halted:
                 self.recall_promises()
@@ -274,6 +284,11 @@ class Account:
             for sleeper in list(self.sleepers):
                 sleeper.ring()
 
+    def distrust(self) -> None:
+        """A script may have ended in the midst of its work: what the ledger says of itself is not to be believed. It is
+        refused as one that was lost, since no sequence number is as high as what is expected now."""
+        self.seq = words.NEVER
+
     def forget_promises(self) -> None:
         """The ledger began anew: what it had promised is void, and whoever waits has to ask again."""
         for request in [*self.sleepers, *self.standing.values()]:
@@ -281,12 +296,21 @@ class Account:
             request.ring()
         self.standing.clear()
 
-    def recall_promises(self) -> None:
+    def recall_promises(self, until: int | None = None) -> None:
         """The whole limiter is paused: who sleeps until a slot gives it back, and asks for one after the pause."""
         for ask in list(self.sleepers):
-            ask.give_back()
-            ask.void = True
-            ask.ring()
+            if until is None or ask.slot + self.moved(ask) < until:
+                ask.give_back()
+                ask.void = True
+                ask.ring()
+
+    def heed(self) -> None:
+        """A pause of the whole limiter has begun, was lifted or has changed."""
+        until = 0 if self.halt is None else self.halt.until
+        self.restless = self.walled or until > 0
+        self.recall_promises(until)
+        # Who stands may be served now, or is to know for how long not.
+        self.visited = 0
 
     def stand(self, ask: Ask) -> None:
         """Remember who stands in the ledger's queue, and have it looked after."""
@@ -297,6 +321,9 @@ class Account:
         """Remember who sleeps until a promised slot, and learn of what may move it."""
         self.sleepers.add(ask)
         self.spec.engine.look_after(self)
+        if self.halt is not None:
+            # Promised before the pause was known here.
+            self.recall_promises(self.halt.until)
 
     def moved(self, ask: Ask) -> int:
         """By how much a slot was moved since it was promised, in nanoseconds."""

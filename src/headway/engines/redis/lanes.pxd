@@ -18,6 +18,8 @@ cdef class Lane:
 cdef class ThreadLane(Lane):
     cdef public object lock, unfinished
 
+    cpdef ask(self, Request request)
+
     @cython.locals(talk=Talk, payload=bytes, deadline=cython.longlong)
     cpdef _round(self, list batch)
 
