@@ -194,8 +194,9 @@ class Engine:
     def flush(self, account: Account) -> None:
         """Post what has not travelled with a question by now."""
         self.deferred.discard(account)
-        for request in account.take_ends():
-            self.post_now(request)
+        while ends := account.take_ends():
+            for request in ends:
+                self.post_now(request)
 
     def post_now(self, request: Request) -> None:
         account = request.account
