@@ -115,7 +115,7 @@ class Engine:
         if str(error).startswith("READONLY"):
             # It was the primary when we connected, and is a replica now: ask anew who is.
             place = self.place_of(account)
-            place.renounce(ConnectionError("it has become a replica"))
+            place.renounce(ConnectionError("it has become a replica"), alive=True)
             return place
         return None
 

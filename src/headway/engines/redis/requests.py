@@ -139,6 +139,7 @@ class Request:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(self.error)
+                waiter.exception()  # heard of, also if the loop is closed before the task runs
 
     def ring(self) -> None:
         if self.bell is not None:
