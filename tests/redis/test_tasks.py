@@ -1,0 +1,221 @@
+# mypy: disable-error-code="attr-defined, union-attr"
+"""Tasks that are cancelled at any moment, loops that end in the middle of something, connections that fail under many.
+
+Afterwards the ledger has what the living hold, and nobody has heard of a task of ours.
+"""
+
+import asyncio
+import gc
+import time
+
+import pytest
+from tests.redis.crew import wait_until
+
+from headway import Limiter, Remote, Window, redis_engine
+from headway.errors import EngineUnavailable
+
+pytestmark = pytest.mark.realtime
+
+REMOTE = Remote(resolution=0, max_transit=60)
+HELD = Window(1000, per=60, remote=REMOTE)
+
+
+@pytest.fixture
+def proxy(valkey, make_proxy):
+    return make_proxy(valkey)
+
+
+def run(main):
+    """As `asyncio.run`; nothing may be complained of."""
+    complaints = []
+
+    async def listening():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        return await main
+
+    try:
+        return asyncio.run(listening())
+    finally:
+        gc.collect()
+        assert not complaints
+
+
+def others():
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+async def turns(number):
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+# -- loops -----------------------------------------------------------------------------------------------
+
+
+def test_all_ends_of_a_turn_are_said(valkey, name):
+    """More than one command takes, and no question comes to travel with."""
+    limiter = Limiter(HELD, name=name, engine=valkey.url)
+    watch = Limiter(HELD, name=name, engine=f"{valkey.url}?lease=6")
+
+    async def main():
+        for permit in await asyncio.gather(*(limiter.acquire_async() for _ in range(300))):
+            permit.complete()
+        await asyncio.to_thread(wait_until, lambda: watch.peek().in_flight == 0, "all ends", within=5)
+
+    run(main())
+
+
+def test_loops_that_have_ended_are_forgotten(valkey, name):
+    limiter = Limiter("1000/minute", name=name, engine=valkey.url)
+    for _ in range(10):
+        run(limiter.acquire_async())
+    (place,) = limiter._engine.places()
+    assert len(place._wires) == 1
+    assert len(limiter._spec.account((None,)).lanes) == 1
+
+
+def test_who_cleans_up_when_the_loop_ends_may_ask(valkey, name):
+    limiter = Limiter("1000/minute", name=name, engine=valkey.url)
+    cleaned = []
+
+    async def work():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)  # `asyncio.run` has cancelled everybody by now
+            cleaned.append(await limiter.acquire_async())
+
+    async def main():
+        await limiter.acquire_async()
+        tasks = [asyncio.create_task(work()) for _ in range(3)]
+        await turns(2)
+        return tasks
+
+    run(main())
+    assert len(cleaned) == 3
+
+
+def test_who_waits_for_all_tasks_waits_for_none_of_ours(valkey, name):
+    limiter = Limiter("1000/minute", name=name, engine=valkey.url)
+
+    async def main():
+        await limiter.acquire_async()
+        await asyncio.wait_for(asyncio.gather(*others()), 5)
+
+    run(main())
+
+
+def test_a_lane_goes_on_when_all_tasks_were_cancelled(proxy, name):
+    """The command is asked for again, in a task; one that is cancelled before it began runs none of its code."""
+    limiter = Limiter(Window(10, per=60), name=name, engine=proxy.url, engine_timeout=2)
+
+    async def main():
+        await limiter.acquire_async()
+        lane = limiter._spec.account((None,)).task_lane
+        for _ in range(3):
+            proxy.drop_answers(1, only=b"EVALSHA")
+            asking = asyncio.create_task(limiter.acquire_async())
+            await turns(2)
+            while lane.under_way is not None:
+                await turns(1)
+            for task in others():
+                task.cancel()
+            await asyncio.wait([asking])
+            assert asking.cancelled()
+        proxy.heal()
+        async with asyncio.timeout(5):
+            assert await limiter.try_acquire_async()
+        limiter._engine.keeper.wake()
+        await asyncio.to_thread(
+            wait_until, lambda: limiter.peek().remaining == 8, "the other three", within=5
+        )
+
+    run(main())
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # its transport is as open as the loop left it
+def test_a_loop_that_is_closed_in_the_middle_of_a_command(proxy, name):
+    """Nobody awaits its tasks; what they were granted comes back when the next loop asks."""
+    limiter = Limiter(Window(10, per=60), name=name, engine=proxy.url, engine_timeout=2)
+    complaints: list[str] = []
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(repr(context.get("task"))))
+    loop.run_until_complete(limiter.acquire_async())
+    proxy.delay(answers=0.2)
+    tasks = [loop.create_task(limiter.acquire_async(), name="asker") for _ in range(5)]
+    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.close()
+    del loop, tasks
+    proxy.heal()
+    assert run(limiter.try_acquire_async())
+    limiter._engine.keeper.wake()
+    wait_until(lambda: limiter.peek().remaining == 8, "what nobody heard of", within=5)
+    gc.collect()
+    assert [complaint for complaint in complaints if "asker" not in complaint] == []
+
+
+# -- time-outs -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(valkey, proxy):
+    """two(name): a patient limiter and an impatient one, on one engine."""
+    engine = redis_engine(valkey.client(port=proxy.port), timeout=5)
+    yield lambda name: (
+        Limiter("1000/minute", name=f"{name}-patient", engine=engine, engine_timeout=5),
+        Limiter("1000/minute", name=f"{name}-impatient", engine=engine, engine_timeout=0.1),
+    )
+    engine.close()
+
+
+@pytest.mark.parametrize("connected", [False, True])
+@pytest.mark.parametrize("first", ["patient", "impatient"])
+def test_everybody_waits_for_its_own_time(valkey, two, name, connected, first):
+    """The server is stopped. The impatient one hears of it soon, the other gets its answer when it goes on."""
+    patient, impatient = two(name)
+
+    async def impatience():
+        begin = time.monotonic()
+        with pytest.raises(EngineUnavailable):
+            await impatient.acquire_async()
+        assert 0.09 < time.monotonic() - begin < 2
+
+    async def main():
+        if connected:
+            await asyncio.gather(patient.acquire_async(), impatient.acquire_async())
+        valkey.stop()
+        calls = [patient.acquire_async(), impatience()]
+        tasks = [asyncio.create_task(call) for call in (calls if first == "patient" else reversed(calls))]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0.2)
+        valkey.cont()
+        await asyncio.gather(*tasks)
+        assert await impatient.acquire_async()
+
+    try:
+        run(main())
+    finally:
+        valkey.cont()
+
+
+def test_who_has_no_patience_takes_nobody_elses_connection(proxy, two, name):
+    """Each answer takes longer than the one waits, and not nearly as long as the other."""
+    patient, impatient = two(name)
+    over = asyncio.Event()
+
+    async def nag():
+        while not over.is_set():
+            with pytest.raises(EngineUnavailable):
+                await impatient.acquire_async()
+
+    async def main():
+        await patient.acquire_async()
+        proxy.delay(answers=0.15)
+        nagging = asyncio.create_task(nag())
+        for _ in range(3):
+            await patient.acquire_async()
+        over.set()
+        await nagging
+
+    run(main())
