@@ -365,10 +365,10 @@ class Poll(Request):
 
 
 class Echo(Request):
-    """Of no consequence itself, under the number of a command whose answer was lost: that comes, or an answer of its own.
+    """Of no consequence itself, under the number of a command whose answer was lost: that comes, or one of its own.
 
-    Not every command has something to say (ends have not), so an empty answer would not tell. It asks after tickets that
-    nobody has, which are answered by as many zeros: one more than the batch asked after, as those may be gone, too.
+    Not every command has something to say (ends have not), so an empty answer would not tell. It asks after tickets
+    that nobody has, and hears as many zeros: one more than the batch asked after, as those may be gone, too.
     """
 
     __slots__ = ("batch", "own")
