@@ -333,8 +333,11 @@ class Account:
     def take_ends(self) -> list[Request]:
         """The ends that wait for a question to travel with; those of a ledger that is no more are nobody's."""
         taken: list[Request] = []
-        while self.ends and len(taken) < 64:
-            request = self.ends.popleft()
+        while len(taken) < 64:
+            try:
+                request = self.ends.popleft()
+            except IndexError:  # not asked before: another thread may take the last one
+                break
             if request.epoch == self.epoch:
                 taken.append(request)
         return taken
@@ -344,7 +347,7 @@ class Account:
         self.spec.engine.post(request)
 
     def lanes_busy(self) -> bool:
-        return any(lane.busy for lane in self.lanes.values())
+        return any(lane.busy for lane in list(self.lanes.values()))
 
 
 class Talk:

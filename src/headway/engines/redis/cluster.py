@@ -227,15 +227,13 @@ class AskingPlace(Place):
     def again(self, error: BaseException) -> bool:
         return self.node.again(error)
 
-    def wire_of(self, loop: asyncio.AbstractEventLoop) -> TaskWire | None:
-        wire = self.node.wire_of(loop)
+    def wire_of(self, loop: asyncio.AbstractEventLoop, timeout_ns: int) -> TaskWire | None:
+        wire = self.node.wire_of(loop, timeout_ns)
         return None if wire is None else AskingTaskWire(wire)  # type: ignore[return-value]
 
-    async def open_wire(self, loop: asyncio.AbstractEventLoop, deadline: float) -> TaskWire:
-        return AskingTaskWire(await self.node.open_wire(loop, deadline))  # type: ignore[return-value]
-
-    def drop_wire(self, loop: asyncio.AbstractEventLoop, wire: Any) -> None:
-        self.node.drop_wire(loop, wire.wire)
+    async def open_wire(self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float) -> TaskWire:
+        wire = await self.node.open_wire(loop, timeout_ns, deadline)
+        return AskingTaskWire(wire)  # type: ignore[return-value]
 
 
 class AskingWire(Wire):
@@ -265,6 +263,9 @@ class AskingTaskWire:
         # Its answer is OK, or the connection fails and the next one says so.
         self.wire.ask(ASKING, deadline)
         return whole(await self.wire.ask(payload, deadline))
+
+    def close(self) -> None:
+        self.wire.close()
 
 
 def whole(answer: Any) -> Any:

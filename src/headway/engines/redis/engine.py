@@ -116,7 +116,7 @@ class Engine:
         if str(error).startswith("READONLY"):
             # It was the primary when we connected, and is a replica now: ask anew who is.
             place = self.place_of(account)
-            place.renounce(ConnectionError("it has become a replica"))
+            place.renounce(ConnectionError("it has become a replica"), alive=True)
             return place
         return None
 
@@ -203,8 +203,9 @@ class Engine:
     def flush(self, account: Account) -> None:
         """Post what has not travelled with a question by now."""
         self.deferred.discard(account)
-        for request in account.take_ends():
-            self.post_now(request)
+        while ends := account.take_ends():
+            for request in ends:
+                self.post_now(request)
 
     def post_now(self, request: Request) -> None:
         account = request.account

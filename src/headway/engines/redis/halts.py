@@ -116,18 +116,21 @@ class Halt:
                     place, payload = inquiry.send(answer)
 
     async def ask_async(self, loop: asyncio.AbstractEventLoop) -> None:
-        deadline = loop.time() + self.spec.timeout_ns / 1e9
+        timeout_ns = self.spec.timeout_ns
+        deadline = loop.time() + timeout_ns / 1e9
         inquiry = self._inquiry()
         with contextlib.suppress(StopIteration):
             place, payload = next(inquiry)
             while True:
                 wire = None
                 try:
-                    wire = place.wire_of(loop) or await place.open_wire(loop, deadline)
+                    wire = place.wire_of(loop, timeout_ns) or await place.open_wire(
+                        loop, timeout_ns, deadline
+                    )
                     answer = await wire.ask(payload, deadline)
                 except TROUBLE as error:
                     if wire is not None:
-                        place.drop_wire(loop, wire)
+                        wire.close()
                     place, payload = inquiry.throw(error)
                 else:
                     place, payload = inquiry.send(answer)
@@ -223,12 +226,13 @@ class HeedingTaskLane(TaskLane):
             await self.halt.ask_async(self.loop)
         except FAILURES as error:
             self.engine.complain(error)
-        except asyncio.CancelledError:
-            self.fail([], self.unavailable(LoopEnded("the event loop has ended")))
-            self._deliver([])
-            raise
         self.halt.follow()
-        TaskLane.depart(self)
+
+    def _go_on(self, slow: asyncio.Task[None]) -> None:
+        if slow.cancelled() and not self.halt.known:
+            # The loop ends, and nothing was sent yet.
+            self.fail([], self.unavailable(LoopEnded("the event loop has ended")))
+        TaskLane._go_on(self, slow)
 
 
 class Pause(Request):

@@ -26,6 +26,7 @@ cdef class ThreadLane(Lane):
 
 cdef class TaskLane(Lane):
     cdef public object loop, slow
+    cdef public list batch
     cdef public bint busy, crowded
     cdef public double deadline
     cdef public Talk under_way

@@ -75,6 +75,14 @@ class Lane:
 
     def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
         """Tell everybody in the batch, and who waits behind it: they have waited for the same answer."""
+        self.lose(batch, error, sent)
+        while self.queue:
+            for request in self.gather():
+                request.fail(error)
+                request.unheard()
+
+    def lose(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
+        """There will be no answer for those in the batch."""
         for request in batch:
             request.fail(error)
         if self.first and sent:
@@ -84,10 +92,6 @@ class Lane:
             self.stream = self.engine.new_stream()
         else:
             for request in batch:
-                request.unheard()
-        while self.queue:
-            for request in self.gather():
-                request.fail(error)
                 request.unheard()
 
 
@@ -244,7 +248,7 @@ class TaskLane(Lane):
     transport, and what is not (connecting, another answer than the expected one, trouble) in a task of its own. So
     whoever is cancelled leaves at once, and its answer finds an orphan."""
 
-    __slots__ = ("busy", "crowded", "deadline", "loop", "slow", "under_way")
+    __slots__ = ("batch", "busy", "crowded", "deadline", "loop", "slow", "under_way")
 
     def __init__(self, account: Account, loop: asyncio.AbstractEventLoop) -> None:
         Lane.__init__(self, account)
@@ -252,9 +256,11 @@ class TaskLane(Lane):
         self.busy = False
         # Whether several travelled together last time.
         self.crowded = False
-        # The command on its way, and until when (on the loop's clock) its answer must be there.
+        # Who is being dealt with; the command on its way; and until when (on the loop's clock) it must be answered.
+        self.batch: list[Request] | None = None
         self.under_way: Talk | None = None
         self.deadline = 0.0
+        # The task that deals with what is not usual.
         self.slow: asyncio.Task[None] | None = None
 
     def ask(self, request: Request) -> asyncio.Future[None]:
@@ -283,11 +289,12 @@ class TaskLane(Lane):
         if not batch:
             self._next()
             return
+        self.batch = batch
         self.number += 1
         self.first = 0
         self.deadline = self.loop.time() + self.timeout_ns / 1e9
         place = self.engine.place_of(self.account)
-        wire = place.wire_of(self.loop)
+        wire = place.wire_of(self.loop, self.timeout_ns)
         if wire is None:
             self._slowly(self._round(batch, place))
             return
@@ -325,6 +332,7 @@ class TaskLane(Lane):
 
     def _deliver(self, batch: list[Request]) -> None:
         """Wake those who asked, and go on."""
+        self.batch = None
         for request in batch:
             request.wake()
         self._next()
@@ -338,6 +346,23 @@ class TaskLane(Lane):
 
     def _slowly(self, rounds: Coroutine[Any, Any, None]) -> None:
         self.slow = self.loop.create_task(rounds, name="headway redis command")
+        # Not for the task itself to say: one that is cancelled before it began says nothing.
+        self.slow.add_done_callback(self._go_on)
+
+    def _go_on(self, slow: asyncio.Task[None]) -> None:
+        self.slow = None
+        batch = self.batch or []
+        if slow.cancelled():
+            # The loop ends. Who asks all the same, to clean up, waits behind the batch, and need not fail with it.
+            self.lose(batch, self.unavailable(LoopEnded("the event loop has ended")))
+        elif (error := slow.exception()) is not None:
+            self.fail(batch, error)
+        self._deliver(batch)
+
+    def leave(self) -> None:
+        """The loop was closed, in the middle of a command or not: nobody is left to wake."""
+        if self.batch:
+            self.lose(self.batch, LoopEnded("the event loop was closed"))
 
     def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
         behind = [*self.queue]
@@ -355,50 +380,45 @@ class TaskLane(Lane):
     ) -> None:
         """From any point of a command's life to its end: at the beginning (connect first), with an answer that is not
         the usual one, or after the connection failed."""
-        loop, deadline, hops = self.loop, self.deadline, 0
-        wire: TaskWire | None = place.wire_of(loop) if talk is not None else None
-        try:
-            while True:
-                try:
-                    if trouble is not None:
-                        error, trouble = trouble, None
-                        raise error
-                    if talk is None or wire is None:
-                        wire = place.wire_of(loop) or await place.open_wire(loop, deadline)
-                        talk = self.talk(batch, wire.ident)
-                        payload = talk.open()
-                        self.first = self.first or talk.sent
-                        answer = await wire.ask(payload, deadline)
-                        if talk.settle(answer):
-                            return
-                    flow = talk.converse(answer)
-                    payload = next(flow)
-                    while True:
-                        payload = flow.send(await wire.ask(payload, deadline))
-                except StopIteration:
+        loop, timeout_ns, deadline, hops = self.loop, self.timeout_ns, self.deadline, 0
+        wire: TaskWire | None = place.wire_of(loop, timeout_ns) if talk is not None else None
+        while True:
+            try:
+                if trouble is not None:
+                    error, trouble = trouble, None
+                    raise error
+                if talk is None or wire is None:
+                    wire = place.wire_of(loop, timeout_ns) or await place.open_wire(
+                        loop, timeout_ns, deadline
+                    )
+                    talk = self.talk(batch, wire.ident)
+                    payload = talk.open()
+                    self.first = self.first or talk.sent
+                    answer = await wire.ask(payload, deadline)
+                    if talk.settle(answer):
+                        return
+                flow = talk.converse(answer)
+                payload = next(flow)
+                while True:
+                    payload = flow.send(await wire.ask(payload, deadline))
+            except StopIteration:
+                return
+            except TROUBLE as error:
+                if wire is not None:
+                    wire.close()
+                if loop.time() >= deadline or isinstance(error, LoopEnded) or not place.again(error):
+                    self.fail(batch, self.unavailable(error))
                     return
-                except TROUBLE as error:
-                    if wire is not None:
-                        place.drop_wire(loop, wire)
-                    if loop.time() >= deadline or isinstance(error, LoopEnded) or not place.again(error):
-                        self.fail(batch, self.unavailable(error))
-                        return
-                    place = self.engine.place_of(self.account)
-                except Exception as error:  # noqa: BLE001 - handed to whoever asked
-                    moved, pause = self.elsewhere(error, hops)
-                    if moved is None or loop.time() >= deadline:
-                        self.fail(batch, self.engine.refusal(error), self.engine.half_done(error))
-                        return
-                    place = moved
-                    hops += 1
-                    await asyncio.sleep(pause)
-                talk = wire = None
-        except asyncio.CancelledError:
-            # The loop ends; whoever waits is cancelled, too.
-            self.fail(batch, self.unavailable(LoopEnded("the event loop has ended")))
-            raise
-        finally:
-            self._deliver(batch)
+                place = self.engine.place_of(self.account)
+            except Exception as error:  # noqa: BLE001 - handed to whoever asked
+                moved, pause = self.elsewhere(error, hops)
+                if moved is None or loop.time() >= deadline:
+                    self.fail(batch, self.engine.refusal(error), self.engine.half_done(error))
+                    return
+                place = moved
+                hops += 1
+                await asyncio.sleep(pause)
+            talk = wire = None
 
 
 def lane_of_threads(account: Account) -> ThreadLane:
@@ -418,8 +438,8 @@ def lane_of_tasks(account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane
         lane = account.lanes.get(id(loop))
         if lane is None or lane.loop is not loop:
             for name, old in list(account.lanes.items()):
-                if name is not None and old.loop.is_closed():
-                    del account.lanes[name]
+                if name is not None and old.loop.is_closed() and account.lanes.pop(name, None) is not None:
+                    old.leave()
             halt = account.halt
             lane = TaskLane(account, loop) if halt is None else halt.task_lane(account, loop)
             account.lanes[id(loop)] = lane

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,9 @@ class Place:
     def reset(self) -> None:
         """Start without connections: in a forked child those of its parent are not its own."""
         self._idle: deque[Wire] = deque()
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = weakref.WeakKeyDictionary()
+        # One for each event loop and time-out, or the task that makes it: who has given up waits for no answer on a
+        # connection any more, and takes it from whoever would have waited longer.
+        self._wires: dict[tuple[asyncio.AbstractEventLoop, int], Any] = {}
         self.posts = PostWire(self)
 
     def __repr__(self) -> str:
@@ -103,16 +104,17 @@ class Place:
             return self.engine.revive(self, error)
         return True
 
-    def renounce(self, error: BaseException) -> None:
-        """Whatever connections are open, they are not to be used any more."""
+    def renounce(self, error: BaseException, *, alive: bool = False) -> None:
+        """Whatever connections are open, they are not to be used any more.
+
+        One on which answers are on their way finds out by itself, unless it is alive.
+        """
         while self._idle:
             self._idle.pop().close()
-        for loop, wire in list(self._loops.items()):
-            # One on which answers are on their way finds out by itself.
-            if isinstance(wire, TaskWire) and not wire.pending and wire.broken is None:
+        for wire in list(self._wires.values()):
+            if isinstance(wire, TaskWire) and wire.broken is None and (alive or not wire.pending):
                 wire.broken = error
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(wire.close)
+                close_soon(wire)
         # Letters are looked after by whoever writes or tends them: they find the line dead, and go on with another.
         posting = self.posts.wire
         if posting is not None:
@@ -127,20 +129,24 @@ class Place:
         except TROUBLE as error:
             raise unreachable(error) from error
 
-    def wire_of(self, loop: asyncio.AbstractEventLoop) -> TaskWire | None:
-        wire: TaskWire | None = self._loops.get(loop)
+    def wire_of(self, loop: asyncio.AbstractEventLoop, timeout_ns: int) -> TaskWire | None:
+        wire: TaskWire | None = self._wires.get((loop, timeout_ns))
         return wire if wire is not None and type(wire) is TaskWire and wire.broken is None else None
 
-    async def open_wire(self, loop: asyncio.AbstractEventLoop, deadline: float) -> TaskWire:
+    async def open_wire(self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float) -> TaskWire:
         """The connection of this loop; those who need it while it is being made wait for it."""
-        making = self._loops.get(loop)
+        making = self._wires.get((loop, timeout_ns))
         if not isinstance(making, asyncio.Task) or making.done():
-            self._loops[loop] = making = loop.create_task(self._make_wire(loop, deadline))
+            for whose in list(self._wires):
+                if whose[0].is_closed():
+                    self._wires.pop(whose, None)
+            making = loop.create_task(self._make_wire(loop, timeout_ns, deadline))
+            self._wires[loop, timeout_ns] = making
             # Whoever waited for it may be gone by then.
             making.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(making)
 
-    async def _make_wire(self, loop: asyncio.AbstractEventLoop, deadline: float) -> TaskWire:
+    async def _make_wire(self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float) -> TaskWire:
         if self.engine.slow_to_prepare:
             # What has to be started first takes its own time.
             await asyncio.to_thread(self.engine.prepare)
@@ -157,22 +163,23 @@ class Place:
                 raise
         except TROUBLE as error:
             raise unreachable(error) from error
-        self._loops[loop] = wire
+        self._wires[loop, timeout_ns] = wire
         return wire
-
-    def drop_wire(self, loop: asyncio.AbstractEventLoop, wire: TaskWire) -> None:
-        wire.close()
-        if self._loops.get(loop) is wire:
-            del self._loops[loop]
 
     def close(self) -> None:
         """Close what is not in use; a loop's connection is closed by its loop."""
         while self._idle:
             self._idle.pop().close()
         self.posts.close()
-        for loop, wire in list(self._loops.items()):
-            if isinstance(wire, TaskWire) and not loop.is_closed():
-                loop.call_soon_threadsafe(wire.close)
+        for wire in list(self._wires.values()):
+            if isinstance(wire, TaskWire):
+                close_soon(wire)
+
+
+def close_soon(wire: TaskWire) -> None:
+    """In its loop, from any thread; a loop that was closed has nothing left to close."""
+    with contextlib.suppress(RuntimeError):
+        wire.loop.call_soon_threadsafe(wire.close)
 
 
 def unreachable(error: BaseException) -> Unreachable:

@@ -139,6 +139,7 @@ class Request:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(self.error)
+                waiter.exception()  # heard of, also if the loop is closed before the task runs
 
     def ring(self) -> None:
         if self.bell is not None:
@@ -366,18 +367,24 @@ class Poll(Request):
 
 
 class Echo(Request):
-    """Of no consequence itself, under the number of a command whose answer was lost: its answer comes, or nothing."""
+    """Of no consequence itself, under the number of a command whose answer was lost: that comes, or one of its own.
 
-    __slots__ = ("batch",)
+    Not every command has something to say (ends have not), so an empty answer would not tell. It asks after tickets
+    that nobody has, and hears as many zeros: one more than the batch asked after, as those may be gone, too.
+    """
+
+    __slots__ = ("batch", "own")
 
     def __init__(self, account: Account, batch: list[Request]) -> None:
-        Request.__init__(self, account, NOTHING)
+        tickets = 1 + sum(len(request.asks) for request in batch if isinstance(request, Poll))
+        Request.__init__(self, account, numbers(words.POLL, tickets, *(0,) * tickets))
         self.batch = batch
+        self.own = (0.0,) * tickets
 
     def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
         for request in self.batch:
-            if said:
+            if said != self.own:
                 position = request.hear(talk, said, position)
             else:
                 request.unheard()

@@ -10,7 +10,7 @@ cdef class Wire:
 
 cdef class TaskWire:
     cdef public object broken, connection, loop, pending, place, transport
-    cdef object _gone, _guard, _timer, _writer
+    cdef object _end, _timer, _writer
     cdef public bytes ident
     cdef double _due
 

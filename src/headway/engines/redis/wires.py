@@ -16,6 +16,8 @@ import asyncio
 import ssl
 import threading
 from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
 from struct import pack
 from typing import TYPE_CHECKING, Any
@@ -157,8 +159,10 @@ class Inbox(asyncio.BufferedProtocol):
                 pending.popleft().arrive(answer)
 
     def connection_lost(self, error: BaseException | None) -> None:
-        self.wire.fail(error or ConnectionError("the server closed the connection"))
-        self.wire.lost()
+        if not isinstance(error, TROUBLE):
+            error = ConnectionError(str(error) if error else "the server closed the connection")
+        self.wire.broken = self.wire.broken or error
+        self.wire.close()
 
 
 class TaskWire:
@@ -166,11 +170,14 @@ class TaskWire:
 
     Whoever sends a command has `arrive` for its answer, `miss` for when there will be none, and a `deadline`. One timer
     watches over all deadlines: to set and cancel one for each command would cost more than to send it.
+
+    The connection is to be closed before its loop is, and nobody says when that will be. A task would be told (it is
+    cancelled), but too early: others clean up then, and may ask for something. So it is an asynchronous generator that
+    waits for the end: `asyncio.run` closes those that are left when all tasks are done.
     """
 
     __slots__ = (
-        "_due", "_gone", "_guard", "_timer", "_writer", "broken", "connection", "ident", "loop", "pending", "place",
-        "transport",
+        "_due", "_end", "_timer", "_writer", "broken", "connection", "ident", "loop", "pending", "place", "transport",
     )  # fmt: skip
 
     def __init__(self, place: Place, loop: asyncio.AbstractEventLoop) -> None:
@@ -182,8 +189,7 @@ class TaskWire:
         self.ident = b""
         self.pending: deque[Any] = deque()
         self.broken: BaseException | None = None
-        self._gone: asyncio.Future[None] = loop.create_future()
-        self._guard: asyncio.Task[None] | None = None
+        self._end: AsyncGenerator[None, None] | None = None
         # When the timer looks for those whose time is up; NEVER: nobody waits.
         self._due = NEVER
         self._timer: asyncio.TimerHandle | None = None
@@ -198,7 +204,9 @@ class TaskWire:
         self.connection._reader = self.connection._writer = None
         self.transport = self._writer.transport
         self.transport.set_protocol(Inbox(self))
-        self._guard = self.loop.create_task(self._stay(), name="headway redis connection")
+        self._end = self._until_the_end()
+        with suppress(StopIteration):
+            self._end.__anext__().send(None)  # it takes no time, so it needs no task
         try:
             first, second = self.reply(deadline), self.reply(deadline)
             self.pending.append(first)
@@ -208,10 +216,9 @@ class TaskWire:
             self.close()
             raise
 
-    async def _stay(self) -> None:
-        """For as long as the loop runs: `asyncio.run` cancels what is left at its end, and the connection closes."""
+    async def _until_the_end(self) -> AsyncGenerator[None, None]:
         try:
-            await self._gone
+            yield
         finally:
             self.fail(self.broken or LoopEnded("the event loop has ended"))
             self.transport.abort()
@@ -259,15 +266,12 @@ class TaskWire:
         while self.pending:
             self.pending.popleft().miss(error)
 
-    def lost(self) -> None:
-        if not self._gone.done():
-            self._gone.set_result(None)
-
     def close(self) -> None:
         """Never to be used again; whoever waits for an answer hears that there will be none."""
         self.fail(self.broken or ConnectionError("closed"))
-        if not self.loop.is_closed():
-            self.lost()
+        if self._end is not None and not self.loop.is_closed():
+            with suppress(StopIteration):
+                self._end.aclose().send(None)
 
 
 class PostWire:

@@ -1,0 +1,543 @@
+# mypy: disable-error-code="attr-defined, union-attr"
+"""Tasks that are cancelled at any moment, loops that end in the middle of something, connections that fail under many.
+
+Afterwards the ledger has what the living hold, and nobody has heard of a task of ours.
+"""
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from contextlib import suppress
+from random import Random
+
+import pytest
+from tests.redis.crew import wait_until
+
+from headway import AllOf, Limiter, RateLimited, Remote, Spacing, Window, redis_engine
+from headway.errors import EngineUnavailable
+
+pytestmark = pytest.mark.realtime
+
+REMOTE = Remote(resolution=0, max_transit=60)
+HELD = Window(1000, per=60, remote=REMOTE)
+
+
+@pytest.fixture
+def proxy(valkey, make_proxy):
+    return make_proxy(valkey)
+
+
+def run(main):
+    """As `asyncio.run`; nothing may be complained of."""
+    complaints = []
+
+    async def listening():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        return await main
+
+    try:
+        return asyncio.run(listening())
+    finally:
+        gc.collect()
+        assert not complaints
+
+
+def others():
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+async def turns(number):
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+# -- loops -----------------------------------------------------------------------------------------------
+
+
+def test_all_ends_of_a_turn_are_said(valkey, name):
+    """More than one command takes, and no question comes to travel with."""
+    limiter = Limiter(HELD, name=name, engine=valkey.url)
+    watch = Limiter(HELD, name=name, engine=f"{valkey.url}?lease=6")
+
+    async def main():
+        for permit in await asyncio.gather(*(limiter.acquire_async() for _ in range(300))):
+            permit.complete()
+        await asyncio.to_thread(wait_until, lambda: watch.peek().in_flight == 0, "all ends", within=5)
+
+    run(main())
+
+
+def test_loops_that_have_ended_are_forgotten(valkey, name):
+    limiter = Limiter("1000/minute", name=name, engine=valkey.url)
+    for _ in range(10):
+        run(limiter.acquire_async())
+    (place,) = limiter._engine.places()
+    assert len(place._wires) == 1
+    assert len(limiter._spec.account((None,)).lanes) == 1
+
+
+def test_who_cleans_up_when_the_loop_ends_may_ask(valkey, name):
+    limiter = Limiter("1000/minute", name=name, engine=valkey.url)
+    cleaned = []
+
+    async def work():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)  # `asyncio.run` has cancelled everybody by now
+            cleaned.append(await limiter.acquire_async())
+
+    async def main():
+        await limiter.acquire_async()
+        tasks = [asyncio.create_task(work()) for _ in range(3)]
+        await turns(2)
+        return tasks
+
+    run(main())
+    assert len(cleaned) == 3
+
+
+def test_who_waits_for_all_tasks_waits_for_none_of_ours(valkey, name):
+    limiter = Limiter("1000/minute", name=name, engine=valkey.url)
+
+    async def main():
+        await limiter.acquire_async()
+        await asyncio.wait_for(asyncio.gather(*others()), 5)
+
+    run(main())
+
+
+def test_a_lane_goes_on_when_all_tasks_were_cancelled(proxy, name):
+    """The command is asked for again, in a task; one that is cancelled before it began runs none of its code."""
+    limiter = Limiter(Window(10, per=60), name=name, engine=proxy.url, engine_timeout=2)
+
+    async def main():
+        await limiter.acquire_async()
+        lane = limiter._spec.account((None,)).task_lane
+        for _ in range(3):
+            proxy.drop_answers(1, only=b"EVALSHA")
+            asking = asyncio.create_task(limiter.acquire_async())
+            await turns(2)
+            while lane.under_way is not None:
+                await turns(1)
+            for task in others():
+                task.cancel()
+            await asyncio.wait([asking])
+            assert asking.cancelled()
+        proxy.heal()
+        async with asyncio.timeout(5):
+            assert await limiter.try_acquire_async()
+        limiter._engine.keeper.wake()
+        await asyncio.to_thread(
+            wait_until, lambda: limiter.peek().remaining == 8, "the other three", within=5
+        )
+
+    run(main())
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # its transport is as open as the loop left it
+def test_a_loop_that_is_closed_in_the_middle_of_a_command(proxy, name):
+    """Nobody awaits its tasks; what they were granted comes back when the next loop asks."""
+    limiter = Limiter(Window(10, per=60), name=name, engine=proxy.url, engine_timeout=2)
+    complaints: list[str] = []
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(repr(context.get("task"))))
+    loop.run_until_complete(limiter.acquire_async())
+    proxy.delay(answers=0.2)
+    tasks = [loop.create_task(limiter.acquire_async(), name="asker") for _ in range(5)]
+    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.close()
+    del loop, tasks
+    proxy.heal()
+    assert run(limiter.try_acquire_async())
+    limiter._engine.keeper.wake()
+    wait_until(lambda: limiter.peek().remaining == 8, "what nobody heard of", within=5)
+    gc.collect()
+    assert [complaint for complaint in complaints if "asker" not in complaint] == []
+
+
+# -- time-outs -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(valkey, proxy):
+    """two(name): a patient limiter and an impatient one, on one engine."""
+    engine = redis_engine(valkey.client(port=proxy.port), timeout=5)
+    yield lambda name: (
+        Limiter("1000/minute", name=f"{name}-patient", engine=engine, engine_timeout=5),
+        Limiter("1000/minute", name=f"{name}-impatient", engine=engine, engine_timeout=0.1),
+    )
+    engine.close()
+
+
+@pytest.mark.parametrize("connected", [False, True])
+@pytest.mark.parametrize("first", ["patient", "impatient"])
+def test_everybody_waits_for_its_own_time(valkey, two, name, connected, first):
+    """The server is stopped. The impatient one hears of it soon, the other gets its answer when it goes on."""
+    patient, impatient = two(name)
+
+    async def impatience():
+        begin = time.monotonic()
+        with pytest.raises(EngineUnavailable):
+            await impatient.acquire_async()
+        assert 0.09 < time.monotonic() - begin < 2
+
+    async def main():
+        if connected:
+            await asyncio.gather(patient.acquire_async(), impatient.acquire_async())
+        valkey.stop()
+        calls = [patient.acquire_async(), impatience()]
+        tasks = [asyncio.create_task(call) for call in (calls if first == "patient" else reversed(calls))]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0.2)
+        valkey.cont()
+        await asyncio.gather(*tasks)
+        assert await impatient.acquire_async()
+
+    try:
+        run(main())
+    finally:
+        valkey.cont()
+
+
+def test_who_has_no_patience_takes_nobody_elses_connection(proxy, two, name):
+    """Each answer takes longer than the one waits, and not nearly as long as the other."""
+    patient, impatient = two(name)
+    over = asyncio.Event()
+
+    async def nag():
+        while not over.is_set():
+            with pytest.raises(EngineUnavailable):
+                await impatient.acquire_async()
+
+    async def main():
+        await patient.acquire_async()
+        proxy.delay(answers=0.15)
+        nagging = asyncio.create_task(nag())
+        for _ in range(3):
+            await patient.acquire_async()
+        over.set()
+        await nagging
+
+    run(main())
+
+
+# -- cancellations ---------------------------------------------------------------------------------------
+
+MANY = 2000
+STORMS = {
+    "window": f"{MANY}/hour",
+    "window with a remote": Window(MANY, per=3600, remote=REMOTE),
+    "concurrency": "5 concurrent",
+    "both": AllOf(f"{MANY}/hour", "5 concurrent"),
+    "metrics": {"calls": f"{MANY}/hour", "slots": "5 concurrent"},
+    "bucket": "1000/s burst 5",
+    "spacing": Spacing("1ms", expire_after="50ms", max_reserved=20),
+}
+
+
+class Storm:
+    """Tasks that ask in all ways and are cancelled at random moments, and the permits that were not given back."""
+
+    def __init__(self, limiter, random):
+        self.limiter = limiter
+        self.random = random
+        self.kept = []
+        self.ended = 0
+        self.errors = []
+
+    async def ask(self, number):
+        limiter, random = self.limiter, self.random
+        key = random.choice([None, "a", "b"]) if number % 3 else None
+        match random.randrange(6):
+            case 0:
+                return await limiter.try_acquire_async(key)
+            case 1:
+                return await limiter.acquire_async(key, timeout=0)
+            case 2:
+                return await limiter.acquire_async(key, timeout=random.random() * 0.02)
+            case 3:
+                return await asyncio.wait_for(limiter.acquire_async(key), random.random() * 0.02)
+            case 4:
+                async with asyncio.timeout(random.random() * 0.02):
+                    return await limiter.acquire_async(key)
+            case _:
+                return await limiter.acquire_async(key)
+
+    async def one(self, number):
+        random = self.random
+        try:
+            permit = await self.ask(number)
+        except (RateLimited, TimeoutError):
+            return
+        except EngineUnavailable as error:
+            self.errors.append(error)
+            return
+        if permit:
+            # No await between the grant and here: whoever has it is not cancelled.
+            if random.random() < 0.3:
+                permit.cancel()
+                return
+            self.kept.append(permit)
+            try:
+                await asyncio.sleep(random.random() * 0.01)
+            finally:
+                permit.complete()
+                self.ended += 1
+
+    async def rage(self, number, vandal=None):
+        random, tasks = self.random, []
+        for turn in range(number):
+            tasks.append(asyncio.create_task(self.one(turn)))
+            if random.random() < 0.3:
+                await (
+                    asyncio.sleep(random.random() * 0.005)
+                    if random.random() < 0.5
+                    else turns(random.randrange(4))
+                )
+            if random.random() < 0.5:
+                random.choice(tasks).cancel()
+            if vandal is not None and turn % 40 == 39:
+                await vandal(turn)
+        for task in tasks:
+            if random.random() < 0.3:
+                task.cancel()
+        async with asyncio.timeout(20):
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None and not isinstance(outcome, asyncio.CancelledError):
+                raise outcome
+
+
+SEED = int(os.environ.get("SEED", "0"))
+
+
+@pytest.mark.parametrize("kind", STORMS)
+def test_what_the_cancelled_were_granted_goes_back(proxy, name, kind):
+    """Before they are sent, while queued, under way, standing, sleeping, or with the answer there."""
+    limiter = Limiter(STORMS[kind], name=name, engine=proxy.url, engine_timeout=5)
+    storm = Storm(limiter, Random(f"{kind} {SEED}"))
+    proxy.delay(answers=0.001)
+    run(storm.rage(250))
+    assert storm.errors == []
+    assert len(storm.kept) == storm.ended > 10
+    proxy.heal()
+    settled(limiter, kind, storm)
+
+
+@pytest.mark.parametrize("kind", STORMS)
+def test_the_same_while_connections_fail(valkey, proxy, name, kind):
+    """Connections are cut, answers dropped after the server acted, scripts forgotten."""
+    limiter = Limiter(STORMS[kind], name=name, engine=proxy.url, engine_timeout=5)
+    storm = Storm(limiter, Random(f"{kind} {SEED}"))
+    client = valkey.client()
+
+    async def vandal(turn):
+        what = [
+            proxy.cut,
+            lambda: proxy.drop_answers(3, only=b"EVALSHA"),
+            client.script_flush,
+            lambda: client.client_kill_filter(_type="normal", skipme=True),
+        ]
+        await asyncio.to_thread(what[turn // 40 % 4])
+
+    run(storm.rage(300, vandal))
+    assert len(storm.kept) == storm.ended > 10
+    proxy.heal()
+    settled(limiter, kind, storm)
+
+
+def settled(limiter, kind, storm):
+    """The ledgers have what was used, and nobody is in flight or waits."""
+    keeper = limiter._engine.keeper
+
+    def look():
+        keeper.wake()
+        return [limiter.peek(key) for key in (None, "a", "b")]
+
+    wait_until(
+        lambda: keeper.wake() or not (keeper.doubts or keeper._letters()), "nothing left to say", within=5
+    )
+    wait_until(lambda: {(one.waiting, one.in_flight) for one in look()} == {(0, 0)}, "nobody", within=5)
+    used = {
+        "window": lambda: sum(MANY - one.remaining for one in look()),
+        "window with a remote": lambda: sum(MANY - one.remaining for one in look()),
+        "concurrency": lambda: len(storm.kept) + sum(5 - one.remaining for one in look()),
+    }
+    if kind in used:
+        assert used[kind]() == len(storm.kept)
+    assert limiter.stats().waiting == 0
+
+
+# -- several loops and threads ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["window", "concurrency"])
+def test_one_loop_after_another_with_commands_under_way(proxy, name, kind):
+    limiter = Limiter(STORMS[kind], name=name, engine=f"{proxy.url}?lease=30", engine_timeout=5)
+    storm = Storm(limiter, Random(f"{kind} {SEED}"))
+
+    async def leave():
+        tasks = [asyncio.create_task(storm.one(number)) for number in range(50)]
+        await asyncio.sleep(storm.random.random() * 0.01)
+        return tasks
+
+    proxy.delay(answers=0.004)
+    for _ in range(8):
+        run(leave())
+    proxy.heal()
+    settled(limiter, kind, storm)
+
+
+@pytest.mark.parametrize("kind", ["window", "concurrency", "metrics"])
+def test_two_loops_and_threads_at_once(valkey, name, kind):
+    limiter = Limiter(STORMS[kind], name=name, engine=valkey.url, engine_timeout=5)
+    storms = [Storm(limiter, Random(f"{kind} {SEED} {number}")) for number in range(2)]
+    failed, used = [], []
+
+    def rage(storm):
+        try:
+            asyncio.run(storm.rage(150))
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    def work():
+        for _ in range(60):
+            try:
+                limiter.acquire(timeout=0.05).complete()
+                used.append(1)
+            except RateLimited:
+                pass
+
+    threads = [threading.Thread(target=rage, args=(storm,)) for storm in storms]
+    threads += [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failed == []
+    storms[0].kept += [*storms[1].kept, *used]
+    settled(limiter, kind, storms[0])
+
+
+# -- many at once ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["cut", "drop answers", "script flush", "client kill"])
+def test_more_than_one_command_takes(valkey, proxy, name, what):
+    """Seven hundred ask at once, while a command of them is on its way."""
+    limiter = Limiter(f"{MANY}/hour", name=name, engine=proxy.url, engine_timeout=5)
+    client = valkey.client()
+    vandals = {
+        "cut": proxy.cut,
+        "drop answers": lambda: None,
+        "script flush": client.script_flush,
+        "client kill": lambda: client.client_kill_filter(_type="normal", skipme=True),
+    }
+
+    async def main():
+        await limiter.acquire_async()
+        proxy.delay(answers=0.02)
+        if what == "drop answers":
+            proxy.drop_answers(3, only=b"EVALSHA")
+        tasks = [asyncio.create_task(limiter.acquire_async()) for _ in range(700)]
+        # One that is closed while it is being made is a server that cannot be reached; one that is reset is not.
+        for _ in range(1 if what == "client kill" else 3):
+            await asyncio.sleep(0.01)
+            await asyncio.to_thread(vandals[what])
+        await asyncio.gather(*tasks)
+        assert (await limiter.peek_async()).remaining == MANY - 701
+
+    run(main())
+
+
+def test_an_end_that_travelled_with_who_has_nothing_to_say_is_applied_once(proxy, name):
+    """The answer was lost, and has no numbers in it: that does not mean that the command was not applied."""
+    limiter = Limiter(Window(10, per=60), name=name, engine=proxy.url, engine_timeout=0.2)
+
+    async def main():
+        permits = await asyncio.gather(*(limiter.acquire_async() for _ in range(5)))
+        await limiter.peek_async()
+        proxy.drop_answers(1, only=b"EVALSHA", cut=False)
+        permits.pop().cancel()
+        with pytest.raises(EngineUnavailable):
+            await limiter.pause_async(0)
+        assert proxy.dropped == 1
+        return permits
+
+    permits = run(main())
+    proxy.heal()
+    keeper = limiter._engine.keeper
+    wait_until(
+        lambda: keeper.wake() or not (keeper.doubts or keeper._letters()), "nothing left to say", within=5
+    )
+    assert limiter.peek().remaining == 10 - len(permits)
+
+
+def test_many_keys_on_one_connection(valkey, proxy, name):
+    limiter = Limiter(f"{MANY}/hour", name=name, engine=proxy.url, engine_timeout=5)
+    keys = [f"key{number}" for number in range(40)]
+
+    async def main():
+        proxy.delay(answers=0.01)
+        tasks = [asyncio.create_task(limiter.acquire_async(key)) for _ in range(10) for key in keys]
+        proxy.drop_answers(2, only=b"EVALSHA")
+        await asyncio.sleep(0.015)
+        await asyncio.to_thread(proxy.cut)
+        await asyncio.sleep(0.015)
+        await asyncio.to_thread(valkey.client().script_flush)
+        await asyncio.gather(*tasks)
+        looks = await asyncio.gather(*(limiter.peek_async(key) for key in keys))
+        assert {look.remaining for look in looks} == {MANY - 10}
+
+    run(main())
+
+
+def test_a_server_that_has_become_a_replica_is_left(make_server, make_proxy, name):
+    """It answers on all connections that are there, and refuses: nobody asks it again and again."""
+    server = make_server()
+    proxy = make_proxy(server)
+    limiter = Limiter(f"{MANY}/hour", name=name, engine=proxy.url, engine_timeout=8, on_ledger_loss="trust")
+    client = server.client()
+
+    async def ask(key):
+        with suppress(EngineUnavailable):
+            while True:
+                await limiter.acquire_async(key)
+
+    async def main():
+        await limiter.acquire_async("a")
+        proxy.delay(answers=0.01)
+        tasks = []
+        for key in "abcdefgh":
+            tasks.append(asyncio.create_task(ask(key)))
+            await asyncio.sleep(0.002)  # there is always an answer on its way
+        await asyncio.sleep(0.05)
+        client.replicaof("127.0.0.1", 1)
+        await asyncio.gather(*tasks)
+        assert client.info("errorstats")["errorstat_READONLY"]["count"] <= 4 * len(tasks)
+        client.replicaof("NO", "ONE")
+        assert await limiter.acquire_async("a")
+
+    run(main())
+
+
+@pytest.mark.parametrize("on_loss", ["trust", "quarantine"])
+@pytest.mark.parametrize("kind", ["concurrency", "spacing"])
+def test_a_ledger_is_lost_while_tasks_come_and_go(valkey, name, kind, on_loss):
+    limiter = Limiter(
+        STORMS[kind], name=name, engine=f"{valkey.url}?lease=0.6", engine_timeout=5, on_ledger_loss=on_loss
+    )
+    storm = Storm(limiter, Random(f"{kind} {SEED}"))
+    client = valkey.client()
+
+    async def vandal(turn):
+        if turn // 40 % 3 == 1:
+            await asyncio.to_thread(client.flushall)
+
+    run(storm.rage(250, vandal))
+    assert storm.errors == []
+    settled(limiter, kind, storm)
