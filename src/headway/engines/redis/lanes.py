@@ -192,7 +192,8 @@ class ThreadLane(Lane):
         clock = self.account.spec.clock
         deadline = clock.now() + self.timeout_ns
         place = self.engine.place_of(self.account)
-        hops = 0
+        # Whether it was sent on another connection before: there it may still be under way, whatever is answered here.
+        hops, twice = 0, self.first != 0
         while True:
             wire: Wire | None = None
             try:
@@ -223,6 +224,7 @@ class ThreadLane(Lane):
                     self.fail(batch, self.unavailable(error))
                     return
                 place = self.engine.place_of(self.account)
+                twice = self.first != 0
             except BaseException as error:
                 if isinstance(error, ReplyError):
                     place.put_back(wire)  # it was an answer
@@ -235,7 +237,7 @@ class ThreadLane(Lane):
                         hops += 1
                         time.sleep(pause)
                         continue
-                    self.fail(batch, self.engine.refusal(error), self.engine.half_done(error))
+                    self.fail(batch, self.engine.refusal(error), twice or self.engine.half_done(error))
                     return
                 # Ctrl-C: whoever comes next sends it again, with its number, and who was interrupted gives back.
                 self.unfinished = batch
@@ -380,7 +382,8 @@ class TaskLane(Lane):
     ) -> None:
         """From any point of a command's life to its end: at the beginning (connect first), with an answer that is not
         the usual one, or after the connection failed."""
-        loop, timeout_ns, deadline, hops = self.loop, self.timeout_ns, self.deadline, 0
+        loop, timeout_ns, deadline = self.loop, self.timeout_ns, self.deadline
+        hops, twice = 0, trouble is not None
         wire: TaskWire | None = place.wire_of(loop, timeout_ns) if talk is not None else None
         while True:
             try:
@@ -410,10 +413,11 @@ class TaskLane(Lane):
                     self.fail(batch, self.unavailable(error))
                     return
                 place = self.engine.place_of(self.account)
+                twice = self.first != 0
             except Exception as error:  # noqa: BLE001 - handed to whoever asked
                 moved, pause = self.elsewhere(error, hops)
                 if moved is None or loop.time() >= deadline:
-                    self.fail(batch, self.engine.refusal(error), self.engine.half_done(error))
+                    self.fail(batch, self.engine.refusal(error), twice or self.engine.half_done(error))
                     return
                 place = moved
                 hops += 1

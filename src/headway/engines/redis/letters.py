@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis import words
 from headway.engines.redis.account import Talk
+from headway.engines.redis.lanes import Doubt
 from headway.engines.redis.words import HEAD
 
 if TYPE_CHECKING:
@@ -22,19 +23,22 @@ log = logging.getLogger("headway")
 class Letter:
     """One request on its way, with its number; written again when a connection fails."""
 
-    __slots__ = ("number", "request", "stream", "written")
+    __slots__ = ("copies", "first", "number", "request", "stream", "written")
 
     def __init__(self, request: Request, stream: bytes, number: int) -> None:
         self.request = request
         self.stream = stream
         self.number = number
         self.written = False
+        # How often it was written, and when that was first.
+        self.copies = self.first = 0
 
     def payload(self, ident: bytes) -> bytes:
         # The queue is served by an end, so it too expects a time. One that arrives late is refused, and asked for.
         said, timeout_ns = [self.request.command], self.account.spec.timeout_ns
         talk = Talk(self.account, [self.request], said, self.stream, self.number, ident, timeout_ns)
         talk.sent = self.account.spec.clock.now()
+        self.first = self.first or talk.sent
         talk.epoch = self.request.epoch
         return self.account.compose(talk, None)
 
@@ -49,13 +53,22 @@ class Letter:
         if isinstance(reply, Exception):
             elsewhere = engine.halfway(self.account, reply) or engine.moved(self.account, reply) is not None
             if elsewhere or words.no_script(reply) or engine.out_of_order(reply):
-                engine.ask_later(self.request)
+                self._again()
             else:
                 log.warning("limiter %r: an end was refused by the engine: %s", self.account.spec.name, reply)
         elif len(reply) >= HEAD.size:
             status = HEAD.unpack_from(reply)[0]
             if status in (words.MOVED, words.EDGES, words.ADOPT, words.CLOCK):
-                engine.ask_later(self.request)
+                self._again()
+
+    def _again(self) -> None:
+        """This copy was refused. One on another connection may still be under way, and must not be the second one that
+        is applied: so if there is one, it has to be found out first what becomes of it."""
+        engine = self.account.spec.engine
+        if self.copies == 1:
+            engine.ask_later(self.request)
+        else:
+            engine.keeper.clear_up(Doubt(self.account, [self.request], self.stream, self.number, self.first))
 
 
 class Letterbox:

@@ -338,6 +338,7 @@ class PostWire:
                 except BUSY:
                     return
                 letter.written = True
+                letter.copies += 1
                 if sent < len(payload):
                     wire.socket.settimeout(self.place.engine.timeout)
                     wire.socket.sendall(payload[sent:])
