@@ -203,6 +203,31 @@ def test_everybody_waits_for_its_own_time(valkey, two, name, connected, first):
         valkey.cont()
 
 
+@pytest.mark.parametrize("connected", [False, True])
+@pytest.mark.parametrize("asked_by", ["thread", "task"])
+def test_the_time_is_that_of_the_limiter_and_not_of_the_engine(valkey, name, asked_by, connected):
+    client = valkey.client()
+    for engine_time, own_time in ((5, 0.2), (0.05, 0.2)):
+        engine = redis_engine(client, timeout=engine_time)
+        limiter = Limiter("1000/minute", name=f"{name}{own_time}", engine=engine, engine_timeout=own_time)
+        with asyncio.Runner() as runner:
+            ask = (
+                limiter.acquire if asked_by == "thread" else lambda of=limiter: runner.run(of.acquire_async())
+            )
+            if connected:
+                ask()
+            valkey.stop()
+            try:
+                begin = time.monotonic()
+                with pytest.raises(EngineUnavailable):
+                    ask()
+                assert 0.19 < time.monotonic() - begin < 4
+            finally:
+                valkey.cont()
+            assert ask()
+        engine.close()
+
+
 def test_who_has_no_patience_takes_nobody_elses_connection(proxy, two, name):
     """Each answer takes longer than the one waits, and not nearly as long as the other."""
     patient, impatient = two(name)
@@ -444,7 +469,7 @@ def test_more_than_one_command_takes(valkey, proxy, name, what):
         if what == "drop answers":
             proxy.drop_answers(3, only=b"EVALSHA")
         tasks = [asyncio.create_task(limiter.acquire_async()) for _ in range(700)]
-        # One that is closed while it is being made counts as a server that cannot be reached; one that is reset does not.
+        # One that is closed while it is being made is a server that cannot be reached; one that is reset is not.
         for _ in range(1 if what == "client kill" else 3):
             await asyncio.sleep(0.01)
             await asyncio.to_thread(vandals[what])
