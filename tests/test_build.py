@@ -33,7 +33,7 @@ print(*{file.endswith(".py") for file in files})
 def command(*words, **environ):
     """Run quietly; on failure show what was said."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("HEADWAY_", "PYTHON"))}
-    done = subprocess.run(words, env=env | environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, env=env | environ, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 

@@ -22,6 +22,7 @@ from headway.core.limits import Limit
 from headway.desk import Cost, Desk, Key, timeout_to_ns
 from headway.engines.memory.book import Book
 from headway.engines.redis import open_engine
+from headway.engines.redis.halts import Pause
 from headway.engines.redis.requests import Look, Request
 from headway.engines.redis.spec import Spec
 from headway.engines.redis.words import GRANTED, PAUSE, RESET, TICK, numbers
@@ -215,7 +216,7 @@ class FleetLimiter(FleetDesk):
         if key is not None and not isinstance(key, str):
             raise InvalidKey(key)
         account = self._account((key,) * len(self._spec.names))
-        yield from self._telling(Request(account, numbers(PAUSE, -(-ns // TICK))))
+        yield from self._telling(Pause(account, numbers(PAUSE, -(-ns // TICK))))
         if self._listener is not None:
             self._listener.tell("paused", key, None, ns / 1e9)
 

@@ -22,8 +22,8 @@ begin = threading.Event()
 signal.signal(signal.SIGUSR1, lambda *_: begin.set())
 signal.signal(signal.SIGTERM, lambda *_: (say("done"), os._exit(0)))
 limiter = make({limit!r}, engine_timeout=1, **{options!r})
-with limiter:
-    use()
+with limiter as permit:
+    use(permit)
 say("knows it")
 begin.wait()
 stop = time.monotonic() + {seconds}

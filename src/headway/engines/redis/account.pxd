@@ -6,6 +6,7 @@ from libc.string cimport memcpy
 
 cdef Py_ssize_t HEAD_SIZE
 cdef tuple SIZES
+cdef long long PROMPT
 
 
 # Numbers as the scripts read them; the interpreted form uses the struct module. Little-endian machines only, which
@@ -58,14 +59,14 @@ cdef class Terms:
 
 cdef class Account:
     cdef public Terms spec
-    cdef public object key, lanes, task_lane, standing, sleepers, leases, rules, ends
+    cdef public object halt, key, lanes, task_lane, standing, sleepers, leases, rules, ends
     cdef public tuple keys, front
     cdef public bytes epoch, ident, opening, over, reopening, packed
     cdef public dict framed
     cdef public double seq, shift, waiting
     cdef public long long expires, heard, visited
     cdef public Py_ssize_t parts, width
-    cdef public bint halted, walled
+    cdef public bint halted, restless, walled
     cdef object __weakref__
 
     @cython.locals(spec=Terms, known=cython.bint, said=list, middle=bytes, anchor=Anchor, low=cython.double, high=cython.double, seq=cython.double)
@@ -79,9 +80,12 @@ cdef class Talk:
     cdef public list batch, said
     cdef public bytes epoch, heard_epoch, ident, stream
     cdef public long long first, number, received, sent, several, since, timeout_ns
+    cdef public bint slow
     cdef public double lives, now, pause, quarantine, seq, shift, status, tally, waiting
 
     cpdef bytes open(self, bytes prelude=*)
+
+    cdef long long expected_ns(self, Anchor anchor) except -1
 
     @cython.locals(account=Account, spec=Terms, anchor=Anchor, said=tuple, position=cython.Py_ssize_t)
     cpdef bint settle(self, reply) except -1

@@ -50,6 +50,10 @@ ATTEMPTS = 12
 PARTS_ARE_MISSING = ("HEADWAY_LOST", "no such key", "index out of range")
 SLACK = 1000
 """Ticks by which a clock may be off before it is said to have been set."""
+PROMPT = 10_000_000
+"""Nanoseconds, or four times what it took last time: within these a command is expected to be there. One that is late
+is refused for its time, found to have been late, and asked again with all the time it has; so the clock cannot be set
+forward by more without anybody noticing."""
 WHY = {
     words.LOST: "its ledger was lost (flushed, evicted or overtaken by a failover)",
     words.MOVED: "another server keeps its ledger now and may have missed the last grants",
@@ -110,6 +114,7 @@ class Account:
         "expires",
         "framed",
         "front",
+        "halt",
         "halted",
         "heard",
         "ident",
@@ -122,6 +127,7 @@ class Account:
         "packed",
         "parts",
         "reopening",
+        "restless",
         "rules",
         "seq",
         "shift",
@@ -139,9 +145,11 @@ class Account:
         self.spec = spec
         self.keys = keys
         self.key = key
-        # The root of the limiter's own ledger, whose pause holds every key up; a cluster may have it elsewhere.
+        # The root of the limiter's own ledger, whose pause holds every key up; in a cluster, where it may be elsewhere,
+        # what this process knows of it.
         self.over = b"" if key is None or spec.metrics or spec.sharded else spec.places((None,))[0]
         self.halted = False
+        self.halt = None if key is None else spec.halt
         self.epoch = b""
         self.seq = 0.0
         # Until then, on our clock, the ledger must be there; and when it was heard of last.
@@ -172,6 +180,8 @@ class Account:
         """Go by these rules from now on."""
         self.rules = rules
         self.walled = any(rule.walled for rule in rules)
+        # Whether what it says with every command is another each time.
+        self.restless = self.walled or (self.halt is not None and self.halt.until > 0)
         places = tuple(dict.fromkeys(self.keys))
         self.front = (b"EVALSHA", self.spec.script.sha, str(len(places)).encode(), *places)
         self.packed = b"" if self.walled else self.records(0)
@@ -206,7 +216,7 @@ class Account:
         anchor = spec.anchors.get(talk.ident)
         if anchor is not None:
             low = anchor.least(talk.sent, spec.drift)
-            high = anchor.most(talk.sent + talk.timeout_ns, spec.drift)
+            high = anchor.most(talk.sent + talk.expected_ns(anchor), spec.drift)
         seq = self.seq if known else 0.0
         if cython.compiled:
             head = pack_header(  # type: ignore[name-defined] # noqa: F821 - in account.pxd
@@ -236,11 +246,13 @@ class Account:
         # Nearly always the same as last time: only the numbers and the commands are news.
         same = (talk.stream, epoch, talk.ident)
         middle = self.framed.get(same)
-        if middle is None or self.walled:
+        if middle is None or self.restless:
+            over = self.over if self.halt is None else self.halt.left(talk.sent)
+            middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text, over)
             if len(self.framed) > 8:
                 self.framed.clear()
-            middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text, self.over)
-            self.framed[same] = middle
+            if not over or over == self.over:
+                self.framed[same] = middle
         said = talk.said if prelude is None else [prelude, *talk.said]
         if len(said) == 1 and len(said[0]) < len(SIZES):
             return b"".join((self.opening, head, middle, SIZES[len(said[0])], said[0], b"\r\n"))
@@ -261,6 +273,8 @@ class Account:
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
         self.expires = talk.since + int(talk.lives * 0.998) * TICK - 1_000_000
         self.waiting = talk.waiting
+        if talk.waiting and not self.spec.queue:
+            self.spec.queue_up()
         if self.over:
             if talk.pause > 0 and not self.halted:
                 self.recall_promises()
@@ -270,6 +284,11 @@ class Account:
             for sleeper in list(self.sleepers):
                 sleeper.ring()
 
+    def distrust(self) -> None:
+        """A script may have ended in the midst of its work: what the ledger says of itself is not to be believed. It is
+        refused as one that was lost, since no sequence number is as high as what is expected now."""
+        self.seq = words.NEVER
+
     def forget_promises(self) -> None:
         """The ledger began anew: what it had promised is void, and whoever waits has to ask again."""
         for request in [*self.sleepers, *self.standing.values()]:
@@ -277,12 +296,21 @@ class Account:
             request.ring()
         self.standing.clear()
 
-    def recall_promises(self) -> None:
+    def recall_promises(self, until: int | None = None) -> None:
         """The whole limiter is paused: who sleeps until a slot gives it back, and asks for one after the pause."""
         for ask in list(self.sleepers):
-            ask.give_back()
-            ask.void = True
-            ask.ring()
+            if until is None or ask.slot + self.moved(ask) < until:
+                ask.give_back()
+                ask.void = True
+                ask.ring()
+
+    def heed(self) -> None:
+        """A pause of the whole limiter has begun, was lifted or has changed."""
+        until = 0 if self.halt is None else self.halt.until
+        self.restless = self.walled or until > 0
+        self.recall_promises(until)
+        # Who stands may be served now, or is to know for how long not.
+        self.visited = 0
 
     def stand(self, ask: Ask) -> None:
         """Remember who stands in the ledger's queue, and have it looked after."""
@@ -293,6 +321,9 @@ class Account:
         """Remember who sleeps until a promised slot, and learn of what may move it."""
         self.sleepers.add(ask)
         self.spec.engine.look_after(self)
+        if self.halt is not None:
+            # Promised before the pause was known here.
+            self.recall_promises(self.halt.until)
 
     def moved(self, ask: Ask) -> int:
         """By how much a slot was moved since it was promised, in nanoseconds."""
@@ -324,8 +355,8 @@ class Talk:
 
     __slots__ = (
         "account", "batch", "epoch", "first", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine",
-        "received", "said", "sent", "seq", "several", "shift", "since", "status", "stream", "tally", "timeout_ns",
-        "waiting",
+        "received", "said", "sent", "seq", "several", "shift", "since", "slow", "status", "stream", "tally",
+        "timeout_ns", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -352,6 +383,8 @@ class Talk:
         # The epoch in which it makes sense; empty: any.
         self.epoch = b""
         self.sent = self.received = self.since = 0
+        # Whether it has been found to take longer than usual.
+        self.slow = False
         # How many more of those who said the same are granted, and the tally of all.
         self.several = 0
         self.tally = 0.0
@@ -366,6 +399,12 @@ class Talk:
         account = self.account
         self.sent = account.spec.clock.now()
         return account.compose(self, prelude)
+
+    def expected_ns(self, anchor: Anchor) -> int:
+        """How long it may take until the server has it."""
+        if self.slow:
+            return self.timeout_ns
+        return min(self.timeout_ns, max(PROMPT, 4 * (anchor.received - anchor.sent)))
 
     def settle(self, reply: Any) -> bool:
         """Take an answer that says what the batch wanted to know; False: something has to be cleared up first."""
@@ -443,7 +482,9 @@ class Talk:
                 raise LimitMismatch(
                     spec.name, f"format {self.lives:.0f}", "format 1 of this version of headway"
                 )
-            elif self.status != words.CLOCK or self.lives or not self.plausible():
+            elif self.status == words.CLOCK and not self.lives and self.plausible():
+                self.slow = True
+            else:
                 prelude = yield from self.judge()
             reply = yield self.open(prelude)
             if self.settle(reply):

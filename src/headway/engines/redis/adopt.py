@@ -39,7 +39,7 @@ def adopt(account: Account) -> Generator[bytes, Any, None]:
     places = tuple(dict.fromkeys(account.keys))
     where = account.whereabouts()
     keys = (b"%d" % len(places), *places)
-    before, time, *parts = yield from _run("dump", *keys, *(b"%d" % place for place in where))
+    before, time, *parts = yield from run_plain("dump", *keys, *(b"%d" % place for place in where))
     if before is None:
         return  # it has expired: who asks again starts a fresh one
     meta = Meta.read(before)
@@ -63,10 +63,10 @@ def adopt(account: Account) -> Generator[bytes, Any, None]:
         said += [b"%d" % place, *encode(ledger, place, now, meta.epoch), b"%d" % abandoned]
     after = meta._replace(seq=meta.seq + 1, last=now, expires=now + longest, governed=spec.generation)
     ms = b"%d" % (int(longest) // 1000 + 2)
-    yield from _run("adopt", *keys, before, after.pack(), spec.text, ms, *said)
+    yield from run_plain("adopt", *keys, before, after.pack(), spec.text, ms, *said)
 
 
-def _run(name: str, *arguments: bytes) -> Generator[bytes, Any, Any]:
+def run_plain(name: str, *arguments: bytes) -> Generator[bytes, Any, Any]:
     """What a script answers; asked for by its SHA, as all others are, so that nobody needs the right to say EVAL."""
     script = plain_script(name)
     reply = yield command(b"EVALSHA", script.sha, *arguments)

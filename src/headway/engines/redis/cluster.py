@@ -9,7 +9,10 @@ reached is struck from it.
 
     MOVED       the slot is there now: note it, go there
     ASK         this key is there already, its slot will follow: go there this once, and say ASKING first
-    TRYAGAIN    some keys of the ledger are here and some there: nothing can be decided until all have arrived
+    TRYAGAIN    some keys of the ledger are here and some there: nothing can be decided until all have arrived, so it is
+                asked again until then, after longer and longer pauses
+    non local   the same, noticed in the midst of a script, when it looked for a list: it may have changed others
+                before, so nothing of the ledger can be believed
     unreachable forget that it has any slots; whoever was promoted in its place is named by the others
 
 A ledger that was moved is served by another server than before, so its first caller puts it in quarantine, as after a
@@ -24,21 +27,24 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from hiredis import ReplyError
 from redis.crc import key_slot
 
+from headway.engines.redis.account import PARTS_ARE_MISSING
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.place import Place
 from headway.engines.redis.shards import ShardedSubscription
 from headway.engines.redis.wires import TROUBLE, PostWire, Wire
-from headway.engines.redis.words import command
+from headway.engines.redis.words import HEAD, LOST, MOVED, command
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     import asyncio
 
     from headway.engines.redis.account import Account
+    from headway.engines.redis.halts import Halt
     from headway.engines.redis.ways import Way
-    from headway.engines.redis.wires import Reply, TaskWire
+    from headway.engines.redis.wires import TaskWire
 
 log = logging.getLogger("headway")
 
@@ -65,7 +71,7 @@ class ClusterEngine(Engine):
 
     # -- where -------------------------------------------------------------------------------------------
 
-    def place_of(self, account: Account) -> Place:
+    def place_of(self, account: Account | Halt) -> Place:
         node = self._slots[slot_of(account.keys[0])]
         if node is None:
             self.read_map()
@@ -82,7 +88,7 @@ class ClusterEngine(Engine):
         self._read_map()
         return list(dict.fromkeys(node for node in self._slots if node is not None)) or self.places()
 
-    def moved(self, account: Account, error: Exception) -> Place | None:
+    def moved(self, account: Account | Halt, error: Exception) -> Place | None:
         what, *rest = str(error).split()
         if what in ("MOVED", "ASK") and len(rest) >= 2:
             node = self._node(rest[1], self.place_of(account))
@@ -92,6 +98,15 @@ class ClusterEngine(Engine):
             self.read_map()
             return node
         return Engine.moved(self, account, error)
+
+    def halfway(self, account: Account, error: Exception) -> bool:
+        if self.half_done(error):
+            account.distrust()
+            return True
+        return str(error).startswith("TRYAGAIN")
+
+    def half_done(self, error: Exception) -> bool:
+        return "non local key" in str(error)
 
     def _node(self, name: str, said_by: Place) -> Node:
         host, _, port = name.rpartition(":")
@@ -234,7 +249,7 @@ class AskingWire(Wire):
     def ask(self, payload: bytes) -> Any:
         self.socket.sendall(ASKING + payload)
         self.read()
-        return self.read()
+        return whole(self.read())
 
     def limit(self, left_ns: int) -> None:
         self.wire.limit(left_ns)  # it is that one which is put back
@@ -247,18 +262,21 @@ class AskingTaskWire:
         self.wire = wire
         self.ident = wire.ident
 
-    def ask(self, payload: bytes, deadline: float) -> Reply:
-        reply = self.wire.reply(deadline)
-        self.send(payload, reply, deadline)
-        return reply
-
-    def send(self, payload: bytes, hearer: Any, deadline: float) -> None:
+    async def ask(self, payload: bytes, deadline: float) -> Any:
         # Its answer is OK, or the connection fails and the next one says so.
         self.wire.ask(ASKING, deadline)
-        self.wire.send(payload, hearer, deadline)
+        return whole(await self.wire.ask(payload, deadline))
 
     def close(self) -> None:
         self.wire.close()
+
+
+def whole(answer: Any) -> Any:
+    """What a node answers to which a ledger is on its way. A ledger that it has been sent may still lack its lists, and
+    one that it made instead would be in their way: it is asked again when all have arrived."""
+    missing = isinstance(answer, Exception) and any(text in str(answer) for text in PARTS_ARE_MISSING)
+    sent = type(answer) is bytes and len(answer) >= HEAD.size and HEAD.unpack_from(answer)[0] in (LOST, MOVED)
+    return ReplyError("TRYAGAIN the ledger is on its way") if missing or sent else answer
 
 
 def slot_of(key: bytes) -> int:

@@ -34,6 +34,7 @@ from headway.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from headway.engines.redis.account import Account
+    from headway.engines.redis.halts import Halt
     from headway.engines.redis.requests import Ask, Call, Request
     from headway.engines.redis.wires import TaskWire, Wire
 
@@ -104,13 +105,13 @@ class Engine:
 
     # -- where -------------------------------------------------------------------------------------------
 
-    def place_of(self, account: Account) -> Place:  # noqa: ARG002 - a cluster needs it
+    def place_of(self, account: Account | Halt) -> Place:  # noqa: ARG002 - a cluster needs it
         return self._place
 
     def places(self) -> list[Place]:
         return [self._place]
 
-    def moved(self, account: Account, error: Exception) -> Place | None:
+    def moved(self, account: Account | Halt, error: Exception) -> Place | None:
         """Where the ledger is now, if that is what the error says."""
         if str(error).startswith("READONLY"):
             # It was the primary when we connected, and is a replica now: ask anew who is.
@@ -118,6 +119,14 @@ class Engine:
             place.renounce(ConnectionError("it has become a replica"), alive=True)
             return place
         return None
+
+    def halfway(self, account: Account, error: Exception) -> bool:  # noqa: ARG002 - a cluster knows of it
+        """Whether the ledger is in pieces just now, one here and one there, and may be whole in a moment."""
+        return False
+
+    def half_done(self, error: Exception) -> bool:  # noqa: ARG002
+        """Whether a script may have been ended by this error after it had begun to write."""
+        return False
 
     def prepare(self) -> None:
         """Before a connection is made: what has to be there first."""
@@ -246,9 +255,21 @@ class Engine:
             call.slot - call.now, call.marks, call.epoch, spec.local_time(ask.account, call.now, at), at
         )
 
+    def ask_after(self, ticket: int) -> None:
+        """Somebody's turn may have come, and the one who saw it does not know all of its rules."""
+        ask = self.waiting.get(ticket)
+        if ask is not None:
+            ask.account.visited = 0
+            self.keeper.wake()
+
     def look_after(self, account: Account) -> None:
         """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""
         self.keeper.look_after(account)
+        self.keeper.listen()
+
+    def follow(self, halt: Halt) -> None:
+        """Keys of this limiter are used: hear of pauses of all of it."""
+        self.keeper.follow(halt)
         self.keeper.listen()
 
     def subscription(self) -> Subscription:
@@ -272,7 +293,7 @@ class Engine:
 
     def out_of_order(self, error: Exception) -> bool:
         """Whether a server that gave this error as its answer does not serve now, and may do so later."""
-        return str(error).startswith(OUT_OF_ORDER) or "non local key" in str(error)
+        return str(error).startswith(OUT_OF_ORDER) or self.half_done(error)
 
     def complain(self, cause: BaseException) -> None:
         """Log what is wrong, once until something works again; an error of ours says what another said before."""

@@ -4,7 +4,8 @@ Two threads of a process look after an engine, from the first moment somebody ha
 lease,
 until nothing is left to look after. The *keeper* visits every account in which somebody stands, sleeps or holds, three
 times in a lease: it renews leases, asks after those who stand (a message may have been lost) and learns of pauses and
-losses. The *listener* has the one subscription of the process and calls those whose turn has come.
+losses; in a cluster it also asks whether limiters whose keys are used are paused (`halts.py`). The *listener* has the
+one subscription of the process and calls those whose turn has come.
 
 Threads, also for asyncio: a holder whose event loop is busy lives all the same.
 """
@@ -18,6 +19,9 @@ from collections import deque
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
+from hiredis import ReplyError
+
+from headway.engines.redis.halts import UNUSED, Halt
 from headway.engines.redis.lanes import MOST, lane_of_threads
 from headway.engines.redis.requests import NOTHING, Call, End, Poll, Renew, Request
 from headway.engines.redis.wires import TROUBLE
@@ -46,6 +50,7 @@ class Keeper:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.accounts: set[Account] = set()
+        self.halts: set[Halt] = set()
         self.errands: deque[Request] = deque()
         # When errands may be tried again, after one was refused.
         self._after = 0
@@ -65,6 +70,12 @@ class Keeper:
             with self._lock:
                 self.accounts.add(account)
                 self._start()
+
+    def follow(self, halt: Halt) -> None:
+        """Ask whether this limiter is paused, for as long as its keys are used."""
+        with self._lock:
+            self.halts.add(halt)
+            self._start()
 
     def tend(self) -> None:
         """There are letters."""
@@ -129,7 +140,8 @@ class Keeper:
             with self._lock:
                 accounts = [account for account in self.accounts if account.busy]
                 self.accounts = set(accounts)
-                idle = 0 if accounts or self.errands or self.doubts or self._letters() else idle + 1
+                anything = accounts or self.halts or self.errands or self.doubts or self._letters()
+                idle = 0 if anything else idle + 1
                 if idle > LINGER or self.stopped:
                     self._thread = None
                     # Whoever posts a letter looks for the thread afterwards, and we look for letters.
@@ -141,6 +153,7 @@ class Keeper:
                     place.posts.tend()
                 self._clear_up()
                 self._run_errands()
+                self._ask_for_pauses(step)
                 self._visit(accounts, step)
             except Exception:
                 log.exception("the keeper of %s failed, and goes on", self.engine.address)
@@ -157,6 +170,10 @@ class Keeper:
             except TROUBLE as error:
                 self.engine.complain(error)
                 return
+            except ReplyError as error:
+                self.engine.complain(error)
+                if self.engine.moved(doubt.account, error) is not None or self.engine.out_of_order(error):
+                    return
             except (HeadwayError, *TROUBLE, RuntimeError, ValueError) as error:
                 log.warning("the keeper of %s could not clear up: %s", self.engine.address, error)
             self.doubts.popleft()
@@ -179,6 +196,27 @@ class Keeper:
                 except (HeadwayError, *TROUBLE) as error:
                     self.engine.complain(error)
             self.errands.popleft()
+
+    def _ask_for_pauses(self, step: float) -> None:
+        silent = set()
+        for halt in list(self.halts):
+            now = self.engine.clock.now()
+            place = self.engine.place_of(halt)
+            if place in silent or now - halt.visited <= step * 9e8:
+                continue
+            halt.visited = now
+            halt.idle = 0 if halt.used else halt.idle + 1
+            halt.used = False
+            if halt.idle > UNUSED:
+                # Whoever uses it next asks first.
+                halt.known = False
+                self.halts.discard(halt)
+                continue
+            try:
+                halt.ask()
+            except (HeadwayError, *TROUBLE) as error:
+                silent.add(place)
+                self.engine.complain(error)
 
     def _visit(self, accounts: list[Account], step: float) -> None:
         silent = set()
@@ -234,7 +272,7 @@ class Keeper:
             try:
                 with engine.subscription() as subscription:
                     # What was said before we could hear it is asked for.
-                    self._visit_all()
+                    self.visit_all()
                     quiet = 0
                     while not self.stopped:
                         message = subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
@@ -255,7 +293,7 @@ class Keeper:
                 time.sleep(0.5)
 
     def _anybody(self) -> bool:
-        return any(account.busy for account in list(self.accounts))
+        return bool(self.halts) or any(account.busy for account in list(self.accounts))
 
     def _nobody_listens(self) -> bool:
         """Whether nobody waits or holds, so that the listener can end; who comes later starts another."""
@@ -265,9 +303,12 @@ class Keeper:
             self._listener = None
             return True
 
-    def _visit_all(self) -> None:
+    def visit_all(self) -> None:
+        """Something may have been said that was not heard."""
         for account in list(self.accounts):
             account.visited = 0
+        for halt in list(self.halts):
+            halt.visited = 0
         self._wake.set()
 
     def _message(self, message: dict[str, Any]) -> None:
@@ -276,9 +317,15 @@ class Keeper:
             for account in list(self.accounts):
                 if data in (account.keys[0], account.over):
                     account.visited = 0
+            for halt in list(self.halts):
+                if data == halt.keys[0]:
+                    halt.visited = 0
             self._wake.set()
             return
         ticket, width = unpack_from("<dd", data)
+        if not width:
+            self.engine.ask_after(int(ticket))
+            return
         epoch, end = data[16:40], 56 + 8 * int(width)
         now, slot, *marks = read_numbers(data[40:end])
         self.engine.call(int(ticket), Call(epoch, now, slot, tuple(marks)))

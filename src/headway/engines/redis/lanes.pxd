@@ -20,6 +20,8 @@ cdef class ThreadLane(Lane):
     cdef public double timeout
     cdef public bint own_time
 
+    cpdef ask(self, Request request)
+
     @cython.locals(talk=Talk, payload=bytes, deadline=cython.longlong)
     cpdef _round(self, list batch)
 

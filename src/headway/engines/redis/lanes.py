@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ from headway.errors import EngineUnavailable
 if TYPE_CHECKING:
     from headway.engines.redis.place import Place
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
+"""Seconds between two questions to a slot that is half way to another node; twice as long each time."""
 MOST = 256
 """Requests in one command: a script keeps the server from everybody else."""
 
@@ -62,6 +65,13 @@ class Lane:
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
+
+    def elsewhere(self, error: Exception, hops: int) -> tuple[Place | None, float]:
+        """Where to ask again and after how many seconds, if that is what an error says. Nodes that send us to each
+        other do not agree yet, and a ledger that is half way cannot be decided about: both take a moment."""
+        halfway = self.engine.halfway(self.account, error)
+        place = self.engine.place_of(self.account) if halfway else self.engine.moved(self.account, error)
+        return place, min(FIRST_PAUSE * 2.0**hops, LONGEST_PAUSE) if halfway or hops > 2 else 0.0
 
     def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
         """Tell everybody in the batch, and who waits behind it: they have waited for the same answer."""
@@ -185,6 +195,7 @@ class ThreadLane(Lane):
         clock = self.account.spec.clock
         deadline = clock.now() + self.timeout_ns
         place = self.engine.place_of(self.account)
+        hops = 0
         while True:
             wire: Wire | None = None
             try:
@@ -220,11 +231,13 @@ class ThreadLane(Lane):
                 elif wire is not None:
                     wire.close()
                 if isinstance(error, Exception):
-                    moved = self.engine.moved(self.account, error)
+                    moved, pause = self.elsewhere(error, hops)
                     if moved is not None and clock.now() < deadline:
                         place = moved
+                        hops += 1
+                        time.sleep(pause)
                         continue
-                    self.fail(batch, self.engine.refusal(error), False)
+                    self.fail(batch, self.engine.refusal(error), self.engine.half_done(error))
                     return
                 # Ctrl-C: whoever comes next sends it again, with its number, and who was interrupted gives back.
                 self.unfinished = batch
@@ -369,7 +382,7 @@ class TaskLane(Lane):
     ) -> None:
         """From any point of a command's life to its end: at the beginning (connect first), with an answer that is not
         the usual one, or after the connection failed."""
-        loop, timeout_ns, deadline = self.loop, self.timeout_ns, self.deadline
+        loop, timeout_ns, deadline, hops = self.loop, self.timeout_ns, self.deadline, 0
         wire: TaskWire | None = place.wire_of(loop, timeout_ns) if talk is not None else None
         while True:
             try:
@@ -400,11 +413,13 @@ class TaskLane(Lane):
                     return
                 place = self.engine.place_of(self.account)
             except Exception as error:  # noqa: BLE001 - handed to whoever asked
-                moved = self.engine.moved(self.account, error)
+                moved, pause = self.elsewhere(error, hops)
                 if moved is None or loop.time() >= deadline:
-                    self.fail(batch, self.engine.refusal(error), False)
+                    self.fail(batch, self.engine.refusal(error), self.engine.half_done(error))
                     return
                 place = moved
+                hops += 1
+                await asyncio.sleep(pause)
             talk = wire = None
 
 
@@ -412,7 +427,9 @@ def lane_of_threads(account: Account) -> ThreadLane:
     """The stream of this process's threads."""
     lane: ThreadLane | None = account.lanes.get(None)
     if lane is None:
-        lane = account.lanes.setdefault(None, ThreadLane(account))
+        halt = account.halt
+        lane = ThreadLane(account) if halt is None else halt.thread_lane(account)
+        lane = account.lanes.setdefault(None, lane)
     return lane
 
 
@@ -425,6 +442,8 @@ def lane_of_tasks(account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane
             for name, old in list(account.lanes.items()):
                 if name is not None and old.loop.is_closed() and account.lanes.pop(name, None) is not None:
                     old.leave()
-            lane = account.lanes[id(loop)] = TaskLane(account, loop)
+            halt = account.halt
+            lane = TaskLane(account, loop) if halt is None else halt.task_lane(account, loop)
+            account.lanes[id(loop)] = lane
         account.task_lane = lane
     return lane

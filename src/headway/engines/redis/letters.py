@@ -47,7 +47,7 @@ class Letter:
         if only the script was, or something has to be cleared up first, it is asked for like everything else."""
         engine = self.account.spec.engine
         if isinstance(reply, Exception):
-            elsewhere = engine.moved(self.account, reply) is not None
+            elsewhere = engine.halfway(self.account, reply) or engine.moved(self.account, reply) is not None
             if elsewhere or words.no_script(reply) or engine.out_of_order(reply):
                 engine.ask_later(self.request)
             else:

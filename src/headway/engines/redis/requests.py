@@ -192,8 +192,10 @@ class Ask(Request):
     def said(self, times: int) -> bytes:
         """The command, for so many who want the same."""
         if cython.compiled:
-            return pack_try(self.ticket, self.patient, self.longest, times, self.costs)  # type: ignore[name-defined,no-any-return] # noqa: F821 - in requests.pxd
-        return numbers(words.TRY, self.ticket, self.patient, self.longest, times, *self.costs)
+            said = pack_try(self.ticket, self.patient, self.longest, times, self.costs)  # type: ignore[name-defined] # noqa: F821 - in requests.pxd
+        else:
+            said = numbers(words.TRY, self.ticket, self.patient, self.longest, times, *self.costs)
+        return said  # type: ignore[no-any-return]
 
     def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True

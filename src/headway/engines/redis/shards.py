@@ -194,6 +194,8 @@ class ShardedSubscription(Subscription):
 
     def confirmed(self, channel: bytes) -> None:
         """What was said before we could hear it is asked for."""
+        if channel == self.engine.news:
+            self.engine.keeper.visit_all()
         for account in self.accounts.get(channel, ()):
             account.visited = 0
             self.engine.keeper.wake()

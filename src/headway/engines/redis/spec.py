@@ -17,6 +17,7 @@ from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
 from headway.engines.redis import words
 from headway.engines.redis.account import Account, Anchor, Terms
+from headway.engines.redis.halts import Halt
 from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, book_script
 from headway.engines.redis.words import TICK
 from headway.errors import Closed
@@ -76,6 +77,8 @@ class Spec(Terms):
         self.waiters: set[Ask] = set()
         self.usual = None
         self.closed = False
+        # With metrics all ledgers share a slot, and a script can look whether the limiter is paused.
+        self.halt = Halt(self) if self.sharded and not self.metrics else None
         self.anchors: dict[bytes, Anchor] = {}
         self._wall = (0.0, 0)
         self._stretch = 1 + clock.drift_ppm / 1e6 + engine.drift_ppm / 1e6
@@ -86,6 +89,8 @@ class Spec(Terms):
     def begin(self) -> None:
         """Nobody of this process asks, waits or holds; so it is in a forked child."""
         self.waiters.clear()
+        if self.halt is not None:
+            self.halt.begin()
         for account in list(self.accounts.values()):
             account.begin()
 
@@ -118,8 +123,17 @@ class Spec(Terms):
             kinds <= {BUCKET, SPACING} or (kinds == {WINDOW} and not rules[0].held)
         )
         self.queue = not promising
-        self.script = book_script(kinds, self.queue)
         self.usual = None
+        self._go_by(kinds)
+
+    def queue_up(self) -> None:
+        """This limit alone would promise times, but somebody stands in the queue: another version of the limit has more
+        rules. Who is promised the next time, and the next, would never let them have their turn."""
+        self.queue = True
+        self._go_by(frozenset(words.kind_of(rule) for rule in self.rules))
+
+    def _go_by(self, kinds: frozenset[int]) -> None:
+        self.script = book_script(kinds, self.queue)
         for account in list(self.accounts.values()):
             account.renew(self.rules if self.rules_for is None else self.rules_of(account))
 

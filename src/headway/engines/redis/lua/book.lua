@@ -1,8 +1,14 @@
 -- The long way: everything else.
 
+-- `count` numbers, without what struct says after them: where to read on.
+local function numbers_in(packed, count, from)
+  local numbers = {unpack_from('<' .. string.rep('d', count), packed, from)}
+  numbers[count + 1] = nil
+  return numbers
+end
+
 local function commands(index)
-  local numbers = ARGV[index]
-  return {unpack_from('<' .. string.rep('d', #numbers / 8), numbers)}
+  return numbers_in(ARGV[index], #ARGV[index] / 8, 1)
 end
 
 local first = commands(from)
@@ -85,8 +91,9 @@ end
 local opened, trouble = {}, nil
 
 -- A ledger by its rule and key. `value` is what is stored of it: the rule it is kept by, the epoch of the root (where it
--- is not in the root itself: after a loss it is void), and its state. Ledgers of others in the queue are taken as they are.
-local function open(i, key, value, others)
+-- is not in the root itself: after a loss it is void), and its state. Ledgers of others in the queue are taken as they are;
+-- if theirs are other rules than ours, nil where we cannot: nothing is stored, or a kind that this script does not have.
+local function open(i, key, value, others, foreign_rules)
   local mine = string.sub(ARGV[5], (i - 1) * RECORD + 1, i * RECORD)
   local record, state, from = mine, nil, 1
   if value then
@@ -102,9 +109,15 @@ local function open(i, key, value, others)
       end
     end
   end
+  if foreign_rules then
+    if not state or not kinds[unpack_from('<d', record)] then
+      return
+    end
+    mine = record
+  end
   local kind = unpack_from('<d', mine)
-  local same, foreign = record == mine, false
-  if kind == 4 then
+  local same, foreign = record == mine, foreign_rules
+  if kind == 4 and not foreign then
     -- Of a calendar quota, the edges of its period are news with every call; but not those of another calendar.
     same = string.sub(record, 1, 32) == string.sub(mine, 1, 32)
     foreign = string.sub(record, 25, 32) ~= string.sub(mine, 25, 32)

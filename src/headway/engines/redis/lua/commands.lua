@@ -92,7 +92,10 @@
         call('HDEL', own[i].key, 'a' .. i)
         own[i].kind.open(own[i], nil)
       end
-      paused = 0
+      if paused > now then
+        paused = 0
+        call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
+      end
       base = math.max(now, quarantined, halted)
       if waiting > 0 then
         blocked = serve()

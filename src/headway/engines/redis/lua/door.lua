@@ -10,7 +10,8 @@
 -- ARGV[4]  the identity of the server, as the client found it on this connection
 -- ARGV[5]  the rules: 9 numbers each (kind, which key, capacity, and six of its own)
 -- ARGV[6]  the limits as text, for people
--- ARGV[7]  of a key's ledger: the root of the limiter's own, whose pause holds all keys up; empty in a cluster
+-- ARGV[7]  of a key's ledger: the root of the limiter's own, whose pause holds all keys up; in a cluster, where that is
+--          elsewhere, for how long they are still held up, if they are
 -- ARGV[8..]  commands: numbers, the first one says which
 --
 -- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine and in a pause, sum
@@ -49,26 +50,6 @@ if stored[2] then
   end
 end
 
--- Let the root live for so long; now and then, forget streams of processes that are gone.
-local function prolong(ticks)
-  local ms = math.ceil(ticks / 1000) + 1
-  call('PEXPIRE', root, ms)
-  if can_queue then
-    call('PEXPIRE', root .. ':q', ms)
-  end
-  if call('HLEN', root) > 64 then
-    for _, field in ipairs(call('HKEYS', root)) do
-      local what = string.sub(field, 1, 1)
-      if what == 'c' or what == 'p' then
-        local when = unpack_from('<d', call('HGET', root, field), what == 'c' and 9 or 1)
-        if when < now - 5 * GRACE then
-          call('HDEL', root, field)
-        end
-      end
-    end
-  end
-end
-
 -- The lists of a ledger live as long as it does; one that was made just now has no time to live yet.
 local function keep_lists(ledger, ticks, all)
   for _, runs in ipairs(ledger.lists) do
@@ -95,13 +76,45 @@ if stored[1] then
   names = string.sub(stored[1], 81) -- the epoch and the server
 end
 
+-- Let the root live for so long; now and then, forget streams of processes that are gone.
+local function prolong(ticks)
+  local ms = math.ceil(ticks / 1000) + 1
+  call('PEXPIRE', root, ms)
+  if waiting > 0 then
+    call('PEXPIRE', root .. ':q', ms)
+  end
+  -- In a rolling deploy there may be ledgers of rules that we do not have, and their lists live as long as the root.
+  local i = count + 1
+  while call('HGET', root, 's' .. i) do
+    call('PEXPIRE', root .. ':c' .. i, ms)
+    call('PEXPIRE', root .. ':o' .. i, ms)
+    i = i + 1
+  end
+  if call('HLEN', root) > 64 then
+    for _, field in ipairs(call('HKEYS', root)) do
+      local what = string.sub(field, 1, 1)
+      if what == 'c' or what == 'p' then
+        local when = unpack_from('<d', call('HGET', root, field), what == 'c' and 9 or 1)
+        if when < now - 5 * GRACE then
+          call('HDEL', root, field)
+        end
+      end
+    end
+  end
+end
+
 -- What is said so far, how far we have come (how many times, of a command that is to be done several times), and the
 -- ledger if there is only one.
 local said, from, done, only = {}, 8, 0, nil
 
+-- Whether the queue's list was made just now, and has no time to live yet.
+local fresh_queue = false
+
 -- Until when the whole limiter is paused.
 local halted = 0
-if ARGV[7] ~= '' then
+if ARGV[7] ~= '' and sharded == 1 then
+  halted = now + unpack_from('<d', ARGV[7])
+elseif ARGV[7] ~= '' then
   local limiter = call('HGET', ARGV[7], 'm')
   if limiter then
     local _, _, _, _, until_when = unpack_from('<ddddd', limiter)

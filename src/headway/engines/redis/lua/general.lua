@@ -12,12 +12,12 @@ local function general()
   -- moment, when all of them are there, or what waits for one would be lost to the others.
   local function weigh(mine, costs, offset, blocked)
     local needed, slot, ready, least, holding, never = 0, base, base, base, nil, false
-    for i = 1, count do
+    for i = 1, #costs - offset do
       if costs[offset + i] > 0 then
         needed = needed + 1
       end
     end
-    for i = 1, count do
+    for i = 1, #costs - offset do
       local cost = costs[offset + i]
       if cost > 0 then
         local ledger = mine[i]
@@ -49,7 +49,7 @@ local function general()
   end
 
   local function take(mine, costs, offset, slot, into)
-    for i = 1, count do
+    for i = 1, #costs - offset do
       local cost = costs[offset + i]
       local mark, tally = 0, 0
       if cost > 0 then

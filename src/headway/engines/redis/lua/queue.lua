@@ -1,9 +1,13 @@
   -- Who waits where no time can be promised: first come, first served, across all processes.
   --
-  -- An entry is the process, the number of its ticket, the time after which nobody waits for it, and its costs; where the
-  -- limiter has metrics, the keys of its ledgers follow. Whoever changes the ledgers serves the queue before it leaves:
-  -- the head gets what it needs as soon as it is certain when that is there, and hears of it on its process's channel.
-  -- What was granted is kept in <root>:g until it has been heard of, in case the message is lost.
+  -- An entry is the process, the number of its ticket, the time after which nobody waits for it, and how many costs it
+  -- has and which; where the limiter has metrics, the keys of its ledgers follow. Whoever changes the ledgers serves the
+  -- queue before it leaves: the head gets what it needs as soon as it is certain when that is there, and hears of it on
+  -- its process's channel. What was granted is kept in <root>:g until it has been heard of, in case the message is lost.
+  --
+  -- In a rolling deploy some have more rules than we do. Their ledgers are opened as they are stored. If one cannot be (of
+  -- a kind that this script does not have, or not there), nobody is served here who stands behind: when our part of it
+  -- is there, its process is told to ask after it, and serves it by a script of its own.
 
   local process, seen = string.sub(stream, 1, 12), {}
 
@@ -28,21 +32,28 @@
     end
   end
 
-  local function ledgers_of(entry)
-    local keys = string.sub(entry, 29 + 8 * count)
-    if keys == '' then
-      return own
-    end
-    local mine, i = {}, 0
-    for key in string.gmatch(keys, '[^%z]+') do
-      i = i + 1
-      mine[i] = opened[key .. ':' .. i] or open(i, key, call('HGET', key, 's' .. i), true)
-    end
-    return mine
+  local function metric_of(key)
+    return string.match(key, '}/([^:]*)')
   end
 
-  local function costs_of(entry)
-    return {unpack_from('<' .. string.rep('d', count), entry, 29)}
+  -- The ledgers and the costs of an entry, and how many of its ledgers cannot be opened; those cost nothing here.
+  local function needs_of(entry)
+    local width = unpack_from('<d', entry, 29)
+    local costs = numbers_in(entry, width, 37)
+    local keys = string.sub(entry, 37 + 8 * width)
+    if keys == '' and width == count and #KEYS == 1 then
+      return own, costs, 0
+    end
+    local mine, unknown, next_key = {}, 0, string.gmatch(keys, '[^%z]+')
+    for i = 1, width do
+      local key = next_key() or root
+      local foreign = not own[i] or metric_of(own[i].key) ~= metric_of(key)
+      mine[i] = opened[key .. ':' .. i] or open(i, key, call('HGET', key, 's' .. i), true, foreign)
+      if not mine[i] then
+        unknown, costs[i] = unknown + 1, 0
+      end
+    end
+    return mine, costs, unknown
   end
 
   -- Serve everybody whose turn has come; returns the ledgers that those who stay wait for.
@@ -58,13 +69,24 @@
         local of = string.sub(entry, 1, 12)
         local _, deadline = unpack_from('<dd', entry, 13)
         local gone = deadline < now or not lives(of)
-        local slot, holding, never
+        local slot, holding, never, unknown
         local mine, costs = nil, nil
         if not gone then
-          mine, costs = ledgers_of(entry), costs_of(entry)
+          mine, costs, unknown = needs_of(entry)
           local _
           slot, holding, _, never = weigh(mine, costs, 0, blocked)
           gone = never or (slot and slot > deadline)
+          if unknown > 0 and not gone then
+            if slot == now then
+              tell(of, string.sub(entry, 13, 20) .. pack('<d', 0))
+            end
+            slot, holding = nil, {}
+            for i, cost in ipairs(costs) do
+              if cost > 0 then
+                holding[mine[i].id] = true
+              end
+            end
+          end
         end
         if gone or slot then
           call('LREM', root .. ':q', 1, entry)
@@ -92,13 +114,18 @@
   end
 
   local function stand(ticket, deadline, costs, offset)
-    local entry = process .. pack('<dd' .. string.rep('d', count), ticket, deadline, unpack(costs, offset + 1, offset + count))
+    local entry = process .. pack('<ddd' .. string.rep('d', count), ticket, deadline, count,
+      unpack(costs, offset + 1, offset + count))
     if #KEYS > 1 then
       local keys = {}
       for i = 1, count do
         keys[i] = own[i].key
       end
       entry = entry .. table.concat(keys, '\0')
+    end
+    if waiting == 0 then
+      call('DEL', root .. ':q') -- of a root that is gone; a list may outlive it by a little
+      fresh_queue = true
     end
     call('RPUSH', root .. ':q', entry)
     waiting = waiting + 1
@@ -127,7 +154,7 @@
     local field = process .. pack('<d', ticket)
     local granted = call('HGET', root .. ':g', field)
     if granted then
-      local marks = {unpack_from('<' .. string.rep('d', 2 * count), granted, 17)}
+      local marks = numbers_in(granted, 2 * count, 17)
       for i = 1, count do
         if costs[offset + i] > 0 then
           own[i].kind.cancel(own[i], now, costs[offset + i], marks[2 * i - 1], marks[2 * i])
@@ -143,7 +170,7 @@
       local field = process .. pack('<d', tickets[j])
       local granted = call('HGET', root .. ':g', field)
       if granted then
-        local numbers = {unpack_from('<' .. string.rep('d', #granted / 8), granted)}
+        local numbers = numbers_in(granted, #granted / 8, 1)
         into[#into + 1] = 1
         into[#into + 1] = numbers[2] - now
         for k = 3, 2 + 2 * count do
@@ -153,7 +180,8 @@
       else
         local _, entry = find(tickets[j])
         if entry then
-          local _, _, ready = weigh(ledgers_of(entry), costs_of(entry), 0, blocked)
+          local mine, costs = needs_of(entry)
+          local _, _, ready = weigh(mine, costs, 0, blocked)
           into[#into + 1] = 2
           into[#into + 1] = ready - now
         else

@@ -74,7 +74,10 @@ local function add_run(runs, time, count)
 end
 
 local function pop_run(runs)
-  local _, count = run_of(call('LPOP', runs.key))
+  local time, count = run_of(call('LPOP', runs.key))
+  if runs.first and runs.first ~= time then
+    error('HEADWAY_LOST') -- a script that was ended half way has taken the first one
+  end
   runs.size = runs.size - 1
   runs.total = runs.total - count
   runs.first = nil

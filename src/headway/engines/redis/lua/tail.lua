@@ -49,10 +49,12 @@ if not stored[1] then
 end
 if renewed then
   prolong(reset + GRACE)
+elseif fresh_queue then
+  call('PEXPIRE', root .. ':q', math.ceil((expires - now) / 1000) + 1)
 end
-for i = 1, count do
-  if own[i].key == root and own[i].lists then
-    keep_lists(own[i], expires - now, renewed)
+for _, ledger in pairs(opened) do
+  if ledger.key == root and ledger.lists then
+    keep_lists(ledger, expires - now, renewed)
   end
 end
 return answer

@@ -1,0 +1,202 @@
+"""A rolling deploy that changes how many parts a limit has: old and new processes side by side, and in one queue."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from tests.redis.servers import eventually
+
+from headway import Limiter, RateLimited
+from headway.engines.redis.address import read_address
+from headway.engines.redis.engine import Engine
+from headway.errors import LimitMismatch
+
+LEASE = 30
+"""Seconds: whoever is not told of its turn would sleep for longer than any of these tests."""
+WITHIN = 10
+
+
+@pytest.fixture
+def sides(server):
+    """sides(before, after): a limiter for each side of a deploy, as two processes would have them."""
+    made = []
+
+    def make(*limits):
+        for limit in limits:
+            engine = Engine(read_address(f"{server.url}?lease={LEASE}"))
+            made.append((Limiter(limit, name="deployed", engine=engine, engine_timeout=2), engine))
+        return [limiter for limiter, _ in made[-len(limits) :]]
+
+    yield make
+    for limiter, engine in made:
+        limiter.close()
+        engine.close()
+
+
+class Waiter:
+    """A thread that waits for a permit; when it is made, it stands in the queue."""
+
+    def __init__(self, limiter, limiters):
+        before = standing(limiters)
+        self.permit: Any = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._wait, args=(limiter,), daemon=True)
+        self._thread.start()
+        eventually(lambda: standing(limiters) > before or self.error, "one more who stands")
+
+    def _wait(self, limiter):
+        try:
+            self.permit = limiter.acquire(timeout=60)
+        except BaseException as error:  # noqa: BLE001 - looked at by the test
+            self.error = error
+
+    def join(self):
+        self._thread.join(WITHIN)
+        assert self.error is None
+        assert self.permit is not None, "it was never called"
+        return self.permit
+
+
+def standing(limiters):
+    """How many stand in the queue, as their processes know it."""
+    return sum(
+        len(account.standing) for limiter in limiters for account in list(limiter._spec.accounts.values())
+    )
+
+
+CHANGES = [
+    ("1 concurrent", "1 concurrent; 100/s"),
+    ("1 concurrent; 100/s", "1 concurrent; 100/s; 1000/minute burst 1000"),
+    ("1 concurrent; 100/day aligned", "1 concurrent"),
+    ("1 concurrent; 9/s; 1000/day aligned", "1 concurrent; 9/s"),
+    ({"calls": "1 concurrent"}, {"calls": "1 concurrent", "bytes": "100/s"}),
+    ({"calls": "1 concurrent", "bytes": "100/s", "files": "9/s burst 9"}, {"calls": "1 concurrent"}),
+    ({"calls": "1 concurrent", "bytes": "100/s"}, {"calls": "1 concurrent", "files": "9/s burst 9"}),
+]
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize(("before", "after"), CHANGES, ids=str)
+def test_first_come_first_served_whatever_the_number_of_parts(sides, before, after):
+    old, new = both = sides(before, after)
+    permit = old.acquire()
+    waiters = [Waiter(side, both) for side in (old, new, new, old, new)]
+    while waiters:
+        assert not any(waiter.permit for waiter in waiters)
+        permit.complete()
+        permit = waiters.pop(0).join()
+    permit.complete()
+    for side in both:
+        eventually(lambda side=side: side.peek().in_flight == 0, "the last hand-back")
+        assert side.peek().waiting == 0
+
+
+@pytest.mark.realtime
+def test_who_gives_up_and_who_dies_hold_nobody_up(sides):
+    old, new = both = sides("1 concurrent", "1 concurrent; 100/s; 9/s burst 9")
+    permit = old.acquire()
+    with pytest.raises(RateLimited):
+        new.acquire(timeout=0.3)
+    first, second = Waiter(new, both), Waiter(old, both)
+    first_ask = next(iter(new._spec.account((None,)).standing.values()))
+    first_ask.withdraw()  # as who is interrupted does
+    permit.complete()
+    second.join().complete()
+    assert first.permit is None
+    first_ask.void = True  # and now it goes on
+    first_ask.ring()
+    first.join().complete()
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("turn", [1, -1])
+def test_nothing_is_minted_and_nobody_is_stuck(sides, turn):
+    """Threads of both sides take, hold and hand back: never more than the parts that both have."""
+    limits = ("2 concurrent; 10 per 200ms", "2 concurrent; 10 per 200ms; 500/s burst 500")[::turn]
+    both = sides(*limits)
+    lock, end = threading.Lock(), time.monotonic() + 2
+    inside, most, grants, troubles = 0, 0, [], []
+
+    def work(limiter):
+        nonlocal inside, most
+        try:
+            while time.monotonic() < end:
+                with limiter.hold(timeout=WITHIN):
+                    at = time.monotonic()
+                    with lock:
+                        inside += 1
+                        most = max(most, inside)
+                        grants.append(at)
+                    time.sleep(0.003)
+                    with lock:
+                        inside -= 1
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            troubles.append(error)
+
+    threads = [threading.Thread(target=work, args=(limiter,)) for limiter in both * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * WITHIN)
+    assert troubles == []
+    assert most == 2
+    grants.sort()
+    # A thread looks at the clock a little after its permit was granted, so a window may look shorter than it was.
+    assert all(later - first > 0.15 for first, later in zip(grants, grants[10:], strict=False))
+    assert len(grants) > 20
+    eventually(lambda: both[0].peek().in_flight == 0, "the last hand-back")
+    assert [limiter.peek().waiting for limiter in both] == [0, 0]
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("turn", [1, -1])
+@pytest.mark.parametrize("limit", ["20/s", "20/s burst 3"])
+def test_who_could_be_promised_a_time_does_not_overtake_who_stands(sides, limit, turn):
+    """One rule alone promises times; while others stand in the queue for it, all do."""
+    promising, queueing = sides(*(limit, f"{limit}; 9 concurrent")[::turn])[::turn]
+    stop = threading.Event()
+
+    def press():
+        while not stop.is_set():
+            promising.acquire(timeout=60)
+
+    pressing = [threading.Thread(target=press, daemon=True) for _ in range(40)]
+    for thread in pressing:
+        thread.start()
+    eventually(lambda: promising.peek().remaining == 0, "a limit that is used up")
+    try:
+        for _ in range(3):
+            queueing.acquire(timeout=WITHIN).complete()
+    finally:
+        stop.set()
+        for thread in pressing:
+            thread.join(3 * WITHIN)
+
+
+def test_the_part_of_a_few_is_kept_as_long_as_the_ledger(sides, server):
+    """The lists of a rule that only some know live on while others use the ledger: their loss would stop everybody."""
+    old, new = sides("100/s", "100/s; 1000/minute")
+    assert new.try_acquire()
+    old.pause(3600)
+    old.pause(0)
+    client = server.client()
+    root, added = (client.pttl(key) for key in ("headway:{deployed}", "headway:{deployed}:c2"))
+    assert added >= root - 1000 > 3_500_000
+
+
+def test_an_added_part_counts_for_who_knows_it(sides):
+    old, new = sides("10/minute", "10/minute; 3/day")
+    assert [bool(new.try_acquire()) for _ in range(4)] == [True, True, True, False]
+    assert [bool(old.try_acquire()) for _ in range(8)] == [True] * 7 + [False]
+    third, *_ = sides("10/minute; 3/day; 2/day burst 2")
+    assert third.try_acquire().reason == "limit"
+
+
+def test_a_part_of_another_kind_at_the_same_place_is_refused(sides):
+    old, new = sides("10/minute; 5 concurrent", "10/minute; 5/day; 5 concurrent")
+    old.acquire().complete()
+    with pytest.raises(LimitMismatch):
+        new.try_acquire()

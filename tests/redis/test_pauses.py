@@ -1,0 +1,227 @@
+"""A pause of the whole limiter in a cluster: whatever the key, on whatever node its ledger is."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from typing import Any
+
+import pytest
+from tests.redis.checks import TIMEOUT
+from tests.redis.servers import HOST, eventually
+
+from headway import Limiter, RateLimited
+from headway.engines.redis.address import read_address
+from headway.engines.redis.cluster import ClusterEngine
+from headway.engines.redis.keeper import Keeper
+from headway.errors import EngineUnavailable
+
+pytestmark = [pytest.mark.slow, pytest.mark.realtime]
+
+KEYS = [f"key{i}" for i in range(8)]  # on all three nodes
+
+
+@pytest.fixture
+def process(cluster):
+    """process(limit): a limiter as another process would have it. Messages alone are quick: a lease is long."""
+    made: list[Any] = []
+
+    def make(limit="100/s", lease=60, url=cluster.url, **options):
+        engine = ClusterEngine(read_address(f"{url}?lease={lease}"), timeout=TIMEOUT)
+        made.append(Limiter(limit, name="paused", engine=engine, **{"engine_timeout": TIMEOUT, **options}))
+        return made[-1]
+
+    yield make
+    for limiter in made:
+        limiter.close()
+        limiter._spec.engine.close()
+
+
+def listens(cluster, limiter):
+    """Wait until a process hears the news."""
+    nodes = [server.client() for server in cluster.servers]
+    before = sum(node.pubsub_numsub(limiter._spec.engine.news)[0][1] for node in nodes)
+    limiter.peek("first")
+    eventually(
+        lambda: sum(node.pubsub_numsub(limiter._spec.engine.news)[0][1] for node in nodes) > before,
+        "a subscription to the news",
+    )
+
+
+def reasons(limiter, keys=KEYS):
+    answers = [limiter.try_acquire(key) for key in keys]
+    return {"granted" if answer else answer.reason for answer in answers}
+
+
+async def reasons_async(limiter, keys=KEYS):
+    answers = [await limiter.try_acquire_async(key) for key in keys]
+    return {"granted" if answer else answer.reason for answer in answers}
+
+
+def test_who_pauses_knows_at_once(process):
+    limiter = process()
+    assert reasons(limiter) == {"granted"}
+    limiter.pause(60)
+    assert reasons(limiter) == {"paused"}
+    assert asyncio.run(reasons_async(limiter)) == {"paused"}
+    assert 50 < limiter.peek("key0").retry_after < 61
+    with pytest.raises(RateLimited) as error:
+        limiter.acquire("key1", timeout=1)
+    assert 50 < error.value.retry_after < 61
+    limiter.pause(0)
+    assert reasons(limiter) == {"granted"}
+    limiter.pause(60, key="key0")
+    assert reasons(limiter, ["key0"]) == {"paused"}
+    assert reasons(limiter, KEYS[1:]) == {"granted"}
+
+
+@pytest.mark.parametrize("task", [False, True])
+def test_who_comes_later_asks_first(process, task):
+    process().pause(60)
+    later = process()
+    assert (asyncio.run(reasons_async(later)) if task else reasons(later)) == {"paused"}
+
+
+def test_the_news_reach_every_process(process, cluster):
+    first, second = process(), process()
+    listens(cluster, first)
+    second.pause(60)
+    eventually(lambda: reasons(first) == {"paused"}, "the news of a pause")
+    second.pause(0)
+    eventually(lambda: reasons(first) == {"granted"}, "the news of its end")
+    second.pause(60)
+    eventually(lambda: reasons(first) == {"paused"}, "the news of another")
+    second.reset()
+    eventually(lambda: reasons(first) == {"granted"}, "the news of a reset")
+
+
+def test_news_that_are_lost_are_asked_for(process, monkeypatch):
+    monkeypatch.setattr(Keeper, "_message", lambda self, message: None)
+    deaf, other = process(lease=1), process()
+    assert reasons(deaf) == {"granted"}
+    time.sleep(0.5)
+    other.pause(60)
+    # Used all the time, or it would have to ask anew.
+    took = time.monotonic()
+    eventually(lambda: reasons(deaf) == {"paused"}, "a visit", within=5, every=0.05)
+    assert time.monotonic() - took < 3
+    other.pause(0)
+    eventually(lambda: reasons(deaf) == {"granted"}, "another", within=5, every=0.05)
+
+
+def test_slots_that_were_promised_are_recalled(process, cluster):
+    """Sleepers of several keys, tasks and threads; and what was promised for after the pause stays promised."""
+    limiter, other = process("10/s burst 1"), process("10/s burst 1")
+    listens(cluster, limiter)
+    listens(cluster, other)
+    for key in KEYS:
+        limiter.acquire(key)
+    went: list[float] = []
+
+    def sleep_in_thread(key):
+        limiter.acquire(key, timeout=30)
+        went.append(time.monotonic())
+
+    async def main():
+        threads = [threading.Thread(target=sleep_in_thread, args=(key,)) for key in KEYS[:2]]
+        for thread in threads:
+            thread.start()
+        tasks = [asyncio.create_task(limiter.acquire_async(key, timeout=30)) for key in KEYS * 3]
+        await asyncio.sleep(0.03)
+        await other.pause_async(1.5)
+        begin = time.monotonic()
+        await asyncio.sleep(0.5)
+        assert not went
+        assert not any(task.done() for task in tasks[-8:])
+        await asyncio.gather(*tasks)
+        assert time.monotonic() - begin >= 1.4
+        for thread in threads:
+            await asyncio.to_thread(thread.join, 30)
+        assert all(at - begin >= 1.4 for at in went)
+        assert len(went) == 2
+
+    asyncio.run(main())
+
+
+def test_who_stands_is_not_called_before_the_pause_is_lifted(process, cluster):
+    limiter, other = process("1 concurrent"), process("1 concurrent")
+    held = [limiter.acquire(key) for key in KEYS]
+    got: list[float] = []
+
+    def wait(key):
+        permit = limiter.acquire(key, timeout=50)
+        got.append(time.monotonic())
+        permit.complete()
+
+    threads = [threading.Thread(target=wait, args=(key,)) for key in KEYS]
+    for thread in threads:
+        thread.start()
+    for key in KEYS:
+        eventually(lambda key=key: limiter.peek(key).waiting, "somebody who waits")
+    other.pause(40)
+    eventually(lambda: limiter.peek("free").retry_after > 10, "the news of a pause")
+    for permit in held:
+        permit.complete()
+    time.sleep(0.5)
+    assert not got
+    lifted = time.monotonic()
+    other.pause(0)
+    for thread in threads:
+        thread.join(20)
+    assert len(got) == len(KEYS)
+    assert max(got) - lifted < 15
+
+
+def test_one_question_for_all_calls_and_no_ledger_for_it(process, cluster):
+    limiter = process()
+    node = cluster.owner("headway:{paused}").client()
+    keys = [key for key in KEYS * 2 if cluster.owner(f"{{paused:{key}}}").port != node_port(node)]
+    node.config_resetstat()
+    for _ in range(5):
+        assert reasons(limiter, keys) == {"granted"}
+        assert asyncio.run(reasons_async(limiter, keys)) == {"granted"}
+    calls = node.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+    # The first one, one when the news are heard, and two where the script was not known.
+    assert 1 <= calls <= 4
+    assert not node.exists("headway:{paused}")
+
+
+def node_port(client):
+    return client.connection_pool.connection_kwargs["port"]
+
+
+def test_keys_do_not_wait_for_the_node_of_their_limiter(process, make_cluster):
+    """Known or not: what is not known is not waited for, and asked again."""
+    own = make_cluster(cluster_require_full_coverage="no")
+    dead = own.owner("headway:{paused}")
+    keys = [key for key in KEYS if own.owner(f"{{paused:{key}}}") is not dead]
+    alive = next(server for server in own.servers if server is not dead)
+    url = f"redis+cluster://{HOST}:{alive.port}"
+    settled = process(url=url, lease=1, engine_timeout=0.5)
+    assert reasons(settled, keys) == {"granted"}
+    dead.kill()
+    assert reasons(settled, keys) == {"granted"}
+    assert reasons(process(url=url, lease=1, engine_timeout=0.5), keys) == {"granted"}
+    later = process(url=url, lease=1, engine_timeout=0.5)
+    assert asyncio.run(reasons_async(later, keys)) == {"granted"}
+    dead.restart()
+    other = process(url=url)
+
+    def paused():
+        with contextlib.suppress(EngineUnavailable):
+            other.pause(60)
+            return True
+
+    eventually(paused, "a node that is back", every=0.1)
+    for limiter in (settled, later):
+        eventually(lambda limiter=limiter: reasons(limiter, keys) == {"paused"}, "a visit", every=0.05)
+
+
+def test_a_limiter_that_rests_is_not_followed_for_ever(process):
+    limiter = process(lease=0.3)
+    keeper = limiter._spec.engine.keeper
+    assert reasons(limiter) == {"granted"}
+    assert keeper.halts
+    eventually(lambda: not keeper.halts, "the end of the questions")
+    process().pause(60)
+    assert reasons(limiter) == {"paused"}

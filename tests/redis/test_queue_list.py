@@ -1,0 +1,52 @@
+"""The list of those who wait: it goes when nobody is left, and what it had before is nobody's."""
+
+import threading
+import time
+
+import pytest
+from tests.redis.servers import eventually
+
+from headway import Limiter
+
+
+@pytest.fixture
+def limiter(server, name, connect):
+    limiter = Limiter("1 concurrent", name=name, engine=connect(f"{server.url}?lease=5"), engine_timeout=2)
+    yield limiter
+    limiter.close()
+
+
+@pytest.mark.realtime
+def test_it_expires_also_if_its_ledger_was_prolonged_before(limiter, server, name):
+    held = limiter.acquire()
+    thread = threading.Thread(target=lambda: limiter.acquire(timeout=30).complete())
+    thread.start()
+    client = server.client()
+    eventually(lambda: client.exists(f"headway:{{{name}}}:q"), "somebody who waits")
+    assert client.pttl(f"headway:{{{name}}}:q") >= client.pttl(f"headway:{{{name}}}") - 1000
+    held.complete()
+    thread.join(30)
+
+
+@pytest.mark.realtime
+def test_who_stands_does_not_stand_behind_the_dead_of_a_ledger_that_is_gone(limiter, server, name):
+    """The root has expired, and its queue was left."""
+    client = server.client()
+    dead = [b"0123456789ab" + bytes([number]) * 40 for number in range(1, 4)]
+    client.rpush(f"headway:{{{name}}}:q", *dead)
+    held = limiter.acquire()
+    got: list[float] = []
+
+    def wait():
+        permit = limiter.acquire(timeout=30)
+        got.append(time.monotonic())
+        permit.complete()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    eventually(lambda: limiter.peek().waiting == 1, "the one who waits", within=3)
+    assert client.llen(f"headway:{{{name}}}:q") == 1
+    held.complete()
+    thread.join(8)
+    assert got
+    thread.join(30)
