@@ -218,8 +218,8 @@ class AskingPlace(Place):
         self.engine = node.engine
         self.way = node.way
 
-    def take(self, deadline: int) -> Wire:
-        return AskingWire(self.node.take(deadline))
+    def take(self, timeout: float = 0) -> Wire:
+        return AskingWire(self.node.take(timeout))
 
     def put_back(self, wire: Any) -> None:
         self.node.put_back(None if wire is None else wire.wire)
@@ -250,6 +250,9 @@ class AskingWire(Wire):
         self.socket.sendall(ASKING + payload)
         self.read()
         return whole(self.read())
+
+    def limit(self, left_ns: int) -> None:
+        self.wire.limit(left_ns)  # it is that one which is put back
 
 
 class AskingTaskWire:

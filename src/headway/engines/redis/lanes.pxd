@@ -17,6 +17,8 @@ cdef class Lane:
 
 cdef class ThreadLane(Lane):
     cdef public object lock, unfinished
+    cdef public double timeout
+    cdef public bint own_time
 
     cpdef ask(self, Request request)
 

@@ -114,7 +114,7 @@ class Doubt:
         applied; if it was not, it never will be."""
         account = self.account
         place = account.spec.engine.place_of(account)
-        wire = place.take(0)
+        wire = place.take()
         try:
             question = Echo(account, self.batch)
             said, timeout_ns = [question.command], account.spec.timeout_ns
@@ -136,11 +136,14 @@ class Doubt:
 
 
 class ThreadLane(Lane):
-    __slots__ = ("lock", "unfinished")
+    __slots__ = ("lock", "own_time", "timeout", "unfinished")
 
     def __init__(self, account: Account) -> None:
         Lane.__init__(self, account)
         self.lock = threading.Lock()
+        # In seconds; and whether it is another than that of the engine, by which connections wait.
+        self.timeout = self.timeout_ns / 1e9
+        self.own_time = self.timeout != self.engine.timeout
         # What was under way when the thread that asked was interrupted.
         self.unfinished: list[Request] | None = None
 
@@ -197,13 +200,12 @@ class ThreadLane(Lane):
         while True:
             wire: Wire | None = None
             try:
-                wire = place.take(deadline)
+                wire = place.take(self.timeout)
                 talk = self.talk(batch, wire.ident)
                 payload = talk.open()
-                if self.first:
+                if self.first or self.own_time:
                     wire.limit(deadline - clock.now())
-                else:
-                    self.first = talk.sent
+                self.first = self.first or talk.sent
                 answer = wire.ask(payload)
                 if talk.settle(answer):
                     place.put_back(wire)

@@ -48,17 +48,17 @@ class Place:
 
     # -- threads -----------------------------------------------------------------------------------------
 
-    def connect(self) -> Any:
-        """A new connection of redis-py's, within the engine's time-out and without its retries."""
+    def connect(self, timeout: float = 0) -> Any:
+        """A new connection of redis-py's, within so many seconds (0: the engine's time-out) and without its retries."""
         self.engine.prepare()
         try:
-            return self.way.connect(self.engine.timeout)
+            return self.way.connect(timeout or self.engine.timeout)
         except TROUBLE as error:
             raise unreachable(error) from error
 
-    def take(self, deadline: int) -> Wire:  # noqa: ARG002
+    def take(self, timeout: float = 0) -> Wire:
         """A connection for one thread; to be put back, or closed when it has failed."""
-        return self.spare() or self._make()
+        return self.spare() or self._make(timeout)
 
     def spare(self) -> Wire | None:
         """A connection that is open and not used just now."""
@@ -67,9 +67,9 @@ class Place:
         except IndexError:
             return None
 
-    def _make(self) -> Wire:
+    def _make(self, timeout: float) -> Wire:
         try:
-            wire = Wire(self)
+            wire = Wire(self, timeout)
             try:
                 self.engine.greet(wire)
             except BaseException:
@@ -81,7 +81,7 @@ class Place:
 
     def ask(self, *payloads: bytes) -> list[Any]:
         """Ask one thing after the other; what the server calls an error is an answer."""
-        wire = self.take(0)
+        wire = self.take()
         try:
             answers = [wire.ask(payload) for payload in payloads]
         except BaseException:
@@ -123,9 +123,9 @@ class Place:
 
     # -- tasks -------------------------------------------------------------------------------------------
 
-    async def connect_async(self) -> Any:
+    async def connect_async(self, timeout: float) -> Any:  # noqa: ASYNC109 - redis-py keeps it
         try:
-            return await self.way.connect_async(self.engine.timeout)
+            return await self.way.connect_async(timeout)
         except TROUBLE as error:
             raise unreachable(error) from error
 
@@ -155,7 +155,7 @@ class Place:
             self.engine.prepare()
         wire = TaskWire(self, loop)
         try:
-            await wire.open(deadline)
+            await wire.open(timeout_ns / 1e9, deadline)
             try:
                 await self.engine.greet_async(wire, deadline)
             except BaseException:

@@ -76,14 +76,15 @@ class Wire:
 
     __slots__ = ("connection", "hurried", "ident", "reader", "room", "socket")
 
-    def __init__(self, place: Place) -> None:
-        self.hurried = False
-        self.connection = connection = place.connect()
+    def __init__(self, place: Place, timeout: float = 0) -> None:
+        # Whether it waits for another time than the engine's.
+        self.hurried = timeout not in (0, place.engine.timeout)
+        self.connection = connection = place.connect(timeout)
         try:
             self.socket = connection._sock
             self.reader = new_reader()
             self.room = memoryview(bytearray(ROOM))
-            let_kernel_wait(self.socket, place.engine.timeout)
+            let_kernel_wait(self.socket, timeout or place.engine.timeout)
             self.socket.sendall(WHO)
             self.ident = identity(self.read(), self.read())
         except BaseException:
@@ -194,10 +195,10 @@ class TaskWire:
         self._due = NEVER
         self._timer: asyncio.TimerHandle | None = None
 
-    async def open(self, deadline: float) -> None:
+    async def open(self, timeout: float, deadline: float) -> None:  # noqa: ASYNC109 - redis-py keeps it
         """Connect, and learn who answers, before `deadline` on the loop's clock."""
         async with asyncio.timeout_at(deadline):
-            self.connection = await self.place.connect_async()
+            self.connection = await self.place.connect_async(timeout)
         # From here on it is ours: redis-py's object must not think that it has something to close. The writer is
         # kept, as it would close the transport when it goes.
         self._writer = self.connection._writer
