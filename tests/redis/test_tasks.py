@@ -110,6 +110,27 @@ def test_who_waits_for_all_tasks_waits_for_none_of_ours(valkey, name):
     run(main())
 
 
+def test_a_lane_goes_on_when_a_command_could_not_even_be_made(valkey, name, monkeypatch):
+    """Such as by a cluster's engine, that cannot start a thread to read the map."""
+    limiter = Limiter("1000/minute", name=name, engine=valkey.url)
+
+    def place_of(account):
+        raise RuntimeError("can't start new thread")
+
+    async def main():
+        await limiter.acquire_async()
+        with monkeypatch.context() as patch:
+            patch.setattr(limiter._engine, "place_of", place_of)
+            outcomes = await asyncio.gather(
+                *(limiter.acquire_async() for _ in range(3)), return_exceptions=True
+            )
+        assert {type(outcome) for outcome in outcomes} == {RuntimeError}
+        async with asyncio.timeout(5):
+            assert await limiter.acquire_async()
+
+    run(main())
+
+
 def test_a_lane_goes_on_when_all_tasks_were_cancelled(proxy, name):
     """The command is asked for again, in a task; one that is cancelled before it began runs none of its code."""
     limiter = Limiter(Window(10, per=60), name=name, engine=proxy.url, engine_timeout=2)

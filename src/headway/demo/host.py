@@ -80,7 +80,7 @@ class Connection:
             first, *lines = head.strip().split("\r\n")
             headers = dict(line.split(": ", 1) for line in lines)
             body = await self._reader.readexactly(int(headers["Content-Length"]))
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, OSError):
             raise ConnectionError("the simulated API went away") from None
         return Answer(int(first.split()[1]), float(headers.get("Retry-After", 0)), body)
 

@@ -297,13 +297,19 @@ class TaskLane(Lane):
         self.number += 1
         self.first = 0
         self.deadline = self.loop.time() + self.timeout_ns / 1e9
-        place = self.engine.place_of(self.account)
-        wire = place.wire_of(self.loop, self.timeout_ns)
-        if wire is None:
-            self._slowly(self._round(batch, place))
+        try:
+            place = self.engine.place_of(self.account)
+            wire = place.wire_of(self.loop, self.timeout_ns)
+            if wire is None:
+                self._slowly(self._round(batch))
+                return
+            talk = self.talk(batch, wire.ident)
+            payload = talk.open()
+        except Exception as error:  # noqa: BLE001 - handed to whoever asked
+            self.fail(batch, error)
+            self._deliver(batch)
             return
-        self.under_way = talk = self.talk(batch, wire.ident)
-        payload = talk.open()
+        self.under_way = talk
         self.first = talk.sent
         wire.send(payload, self, self.deadline)
 
@@ -320,7 +326,7 @@ class TaskLane(Lane):
         if settled:
             self._deliver(talk.batch)
         else:
-            self._slowly(self._round(talk.batch, self.engine.place_of(self.account), talk, answer))
+            self._slowly(self._round(talk.batch, talk, answer))
 
     def miss(self, error: BaseException) -> None:
         """There will be no answer on this connection."""
@@ -332,7 +338,7 @@ class TaskLane(Lane):
             self.fail(talk.batch, self.unavailable(error))
             self._deliver(talk.batch)
         else:
-            self._slowly(self._round(talk.batch, self.engine.place_of(self.account), trouble=error))
+            self._slowly(self._round(talk.batch, trouble=error))
 
     def _deliver(self, batch: list[Request]) -> None:
         """Wake those who asked, and go on."""
@@ -377,7 +383,6 @@ class TaskLane(Lane):
     async def _round(
         self,
         batch: list[Request],
-        place: Place,
         talk: Talk | None = None,
         answer: Any = None,
         trouble: BaseException | None = None,
@@ -386,6 +391,7 @@ class TaskLane(Lane):
         the usual one, or after the connection failed."""
         loop, timeout_ns, deadline = self.loop, self.timeout_ns, self.deadline
         hops, twice = 0, trouble is not None
+        place = self.engine.place_of(self.account)
         wire: TaskWire | None = place.wire_of(loop, timeout_ns) if talk is not None else None
         while True:
             try:
