@@ -17,9 +17,13 @@ SOURCE = Path(__file__).with_name("clock.c")
 
 
 def build_library(folder):
-    """The library, made by the C compiler."""
+    """The library, made by the C compiler; None where there is none that works."""
     library = folder / "clock.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE], check=True, capture_output=True)
+    try:
+        command = ["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE]
+        subprocess.run(command, check=True, capture_output=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
     return library
 
 

@@ -88,9 +88,10 @@ make_proxy = _maker(Proxy)  # make_proxy(server)
 
 @pytest.fixture(scope="session")
 def _clock_library(tmp_path_factory):
-    if not sys.platform.startswith("linux") or program_path("cc") is None:
-        pytest.skip("needs Linux and a C compiler: apt-get install gcc")
-    return build_library(tmp_path_factory.mktemp("clock"))
+    library = build_library(tmp_path_factory.mktemp("clock")) if sys.platform.startswith("linux") else None
+    if library is None:
+        pytest.skip("needs Linux and a C compiler: apt-get install gcc libc6-dev")
+    return library
 
 
 @pytest.fixture
