@@ -1,4 +1,4 @@
-# mypy: disable-error-code="assignment, attr-defined"
+# mypy: disable-error-code="assignment, attr-defined, union-attr"
 """A wire that misbehaves: answers dropped after the server acted, connections cut, answers that are late.
 
 Every command is applied once. What is granted to nobody goes back: at once if its answer comes on the second try, soon
@@ -11,9 +11,12 @@ import threading
 import time
 
 import pytest
+from hiredis import ReplyError
 from tests.redis.crew import wait_until
 
 from headway import AllOf, Bucket, Concurrency, FixedWindow, Limiter, Remote, Spacing, Window
+from headway.engines.redis.letters import Letterbox
+from headway.engines.redis.requests import CANCEL, End
 from headway.errors import EngineUnavailable
 
 pytestmark = pytest.mark.realtime
@@ -292,3 +295,22 @@ def test_an_end_that_is_refused_for_a_while_is_applied_once(make_server, name):
     assert watch.peek().in_flight == 9
     for permit in permits:
         permit.cancel()
+
+
+def test_an_end_that_is_refused_here_and_still_under_way_there_is_applied_once(valkey, name):
+    """Its connection was cut with a copy on it, another copy met a server without the script, and the first arrives
+    last. Permits of one moment have one mark, so that the second would be that of another."""
+    limiter = Limiter("5000/hour", name=name, engine=valkey.url)
+    cancelled, *_ = (limiter.try_acquire()._ask for _ in range(3))
+    engine, account = limiter._engine, cancelled.account
+    place = engine.place_of(account)
+    letter = Letterbox(engine.new_stream()).next(End(cancelled, CANCEL))
+    wire = place.take(0)
+    limiter._spec.anchors.clear()  # or it would mostly be refused for its time
+    late = letter.payload(wire.ident)
+    letter.copies = 2
+    letter.answered(ReplyError("NOSCRIPT No matching script."))
+    wait_until(lambda: engine.keeper.wake() or limiter.peek().remaining == 4998, "one that came back")
+    wire.ask(late)
+    place.put_back(wire)
+    assert limiter.peek().remaining == 4998
