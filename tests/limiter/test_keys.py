@@ -189,7 +189,7 @@ def test_idle_keys_are_forgotten_by_a_stated_number_of_calls(clock, limit, keys)
     for _ in range(keys // 64 + 1024):
         limiter.try_acquire("another")
     assert limiter.stats().keys == parts
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 @pytest.mark.parametrize(
