@@ -256,7 +256,7 @@ class Engine:
         )
 
     def ask_after(self, ticket: int) -> None:
-        """Somebody's turn may have come, and the one who saw it does not know all of its rules."""
+        """Somebody's turn may have come, or comes sooner than it was told."""
         ask = self.waiting.get(ticket)
         if ask is not None:
             ask.account.visited = 0

@@ -355,7 +355,10 @@ class Poll(Request):
                     ask.give_back()
                 position = end
             elif verdict == words.STANDING:
+                before = ask.ready
                 ask.ready = talk.received + self.account.spec.stretched(said[position + 1])
+                if ask.ready < before:
+                    ask.ring()  # it sleeps until the time that it knew
                 position += 2
             else:
                 position += 1

@@ -93,7 +93,7 @@ local function prolong(ticks)
   if call('HLEN', root) > 64 then
     for _, field in ipairs(call('HKEYS', root)) do
       local what = string.sub(field, 1, 1)
-      if what == 'c' or what == 'p' then
+      if what == 'c' or what == 'p' or what == 'h' then
         local when = unpack_from('<d', call('HGET', root, field), what == 'c' and 9 or 1)
         if when < now - 5 * GRACE then
           call('HDEL', root, field)

@@ -56,6 +56,17 @@
     return mine, costs, unknown
   end
 
+  -- Who needs several ledgers was told when it came how long all of them may take, those who are out included. Once it
+  -- only waits for time, nobody has to come by whom it is served: so its process is told to ask after it, once for each
+  -- such time, which is kept in the root as h<process and ticket>.
+  local function tell_when(of, entry, ready)
+    local field, at = 'h' .. string.sub(entry, 1, 20), pack('<d', ready)
+    if call('HGET', root, field) ~= at then
+      call('HSET', root, field, at)
+      tell(of, string.sub(entry, 13, 20) .. pack('<d', 0))
+    end
+  end
+
   -- Serve everybody whose turn has come; returns the ledgers that those who stay wait for.
   local function serve()
     local blocked, from = {}, 0
@@ -69,12 +80,11 @@
         local of = string.sub(entry, 1, 12)
         local _, deadline = unpack_from('<dd', entry, 13)
         local gone = deadline < now or not lives(of)
-        local slot, holding, never, unknown
+        local slot, holding, ready, never, unknown
         local mine, costs = nil, nil
         if not gone then
           mine, costs, unknown = needs_of(entry)
-          local _
-          slot, holding, _, never = weigh(mine, costs, 0, blocked)
+          slot, holding, ready, never = weigh(mine, costs, 0, blocked)
           gone = never or (slot and slot > deadline)
           if unknown > 0 and not gone then
             if slot == now then
@@ -90,6 +100,9 @@
         end
         if gone or slot then
           call('LREM', root .. ':q', 1, entry)
+          if not costs or #costs > 1 then
+            call('HDEL', root, 'h' .. string.sub(entry, 1, 20))
+          end
           waiting = waiting - 1
           if not gone then
             local marks = {}
@@ -100,6 +113,9 @@
             tell(of, string.sub(entry, 13, 20) .. pack('<d', #marks) .. epoch .. granted .. root)
           end
         else
+          if #costs > 1 and unknown == 0 and ready < now + lease / 3 then
+            tell_when(of, entry, ready)
+          end
           for id in pairs(holding) do
             blocked[id] = true
           end
