@@ -8,7 +8,17 @@ import time
 
 from tests.redis.crew import most_for_certain, most_in_any, wait_until
 
-from headway import Bucket, Spacing, Window
+from headway import Bucket, Concurrency, Remote, Spacing, Window
+
+LEASE = 0.5
+LIMITS = {
+    "window": Window(10, per=0.5),
+    "window-remote": Window(10, per=0.5, remote=Remote(resolution=0, max_transit=0.3)),
+    "bucket": Bucket("20/s", burst=5),
+    "spacing": Spacing("50ms"),
+    "concurrency": Concurrency(3),
+}
+"""Short enough that an audit sees many windows in a second or two."""
 
 # Each process uses one permit, so that it knows the ledger, and then waits until all of them may begin.
 LOAD = """

@@ -12,23 +12,14 @@ import time
 
 import pytest
 from tests.redis.crew import Use, longest_silence, wait_until
-from tests.redis.load import Load, excess
+from tests.redis.load import LEASE, LIMITS, Load, excess
 from tests.redis.servers import in_step
 
-from headway import Bucket, Clock, Concurrency, FixedWindow, Limiter, Remote, Spacing, Window
+from headway import Clock, FixedWindow, Limiter
 from headway.engines.redis import Engine
 from headway.engines.redis.address import read_address
 
 pytestmark = pytest.mark.realtime
-
-LEASE = 0.5
-LIMITS = {
-    "window": Window(10, per=0.5),
-    "window-remote": Window(10, per=0.5, remote=Remote(resolution=0, max_transit=0.3)),
-    "bucket": Bucket("20/s", burst=5),
-    "spacing": Spacing("50ms"),
-    "concurrency": Concurrency(3),
-}
 
 
 @pytest.mark.parametrize("kind", ["window", "window-remote", "bucket", "spacing"])

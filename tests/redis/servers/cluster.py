@@ -6,11 +6,11 @@ import contextlib
 
 import redis
 from redis.crc import key_slot
-from tests.redis.servers.loopback import HOST, eventually
+from tests.redis.servers.loopback import HOST, Closing, eventually
 from tests.redis.servers.server import Server
 
 
-class Cluster:
+class Cluster(Closing):
     """Three primaries, a third of the slots each, no replicas."""
 
     def __init__(self, program="valkey", *, size=3, **options):
@@ -29,12 +29,6 @@ class Cluster:
                 clients[0].execute_command("CLUSTER MEET", HOST, server.port, server.bus_port)
             eventually(lambda: all(map(self._agrees, clients)), "a cluster that agrees")
             undo.pop_all()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
     @property
     def url(self):

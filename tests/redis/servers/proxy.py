@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 
-from tests.redis.servers.loopback import HOST, PATIENCE, free_port
+from tests.redis.servers.loopback import HOST, PATIENCE, Closing, free_port
 
 
 class _Line:
@@ -83,7 +83,7 @@ class _Line:
             pump.cancel()
 
 
-class Proxy:
+class Proxy(Closing):
     """A wire in front of a server, for accidents between the two. They add up, and heal() ends them all."""
 
     def __init__(self, server):
@@ -98,12 +98,6 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
         self._do(self._listen)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
     @property
     def url(self):

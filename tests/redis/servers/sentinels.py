@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from tests.redis.servers.loopback import HOST, eventually
+from tests.redis.servers.loopback import HOST, Closing, eventually
 from tests.redis.servers.server import Server
 
 
@@ -14,7 +14,7 @@ def in_step(replica):
         eventually(lambda: client.info("replication").get("master_link_status") == "up", "a replica in step")
 
 
-class Sentinels:
+class Sentinels(Closing):
     """A primary, its replicas, and one sentinel that fails over quickly and alone."""
 
     def __init__(self, program="valkey", *, replicas=1, name="headway", **options):
@@ -42,12 +42,6 @@ class Sentinels:
             self._asked = self.sentinel.client(decode_responses=True)
             eventually(self._knows_all, "a sentinel that knows the replicas")
             undo.pop_all()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
     @property
     def url(self):

@@ -13,7 +13,7 @@ from pathlib import Path
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from tests.redis.servers.loopback import HOST, PATIENCE, eventually, free_port, program_path
+from tests.redis.servers.loopback import HOST, PATIENCE, Closing, eventually, free_port, program_path
 
 from conftest import find_program
 
@@ -28,7 +28,7 @@ def make_certificate(folder):
     return key, certificate
 
 
-class Server:
+class Server(Closing):
     """One server process. `options` are lines of its config: `appendonly="yes"`; a list gives several lines.
 
     `watch` is what a sentinel watches, and makes it one; `clock` is the clock it goes by (`clocks.py`).
@@ -60,12 +60,6 @@ class Server:
 
     def __repr__(self):
         return f"Server({self.url}, pid {self.pid})"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
     @property
     def pid(self):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headway.engines.redis.account import Account
 
 GRACE = 60_000_000
-"""Ticks that a ledger is kept after it equals a fresh one; as in `lua/book.lua`."""
+"""Ticks that a ledger is kept after it equals a fresh one; as in `lua/door.lua`."""
 
 
 def adopt(account: Account) -> Generator[bytes, Any, None]:

@@ -1,7 +1,7 @@
 """What is said to the scripts and what they answer, as bytes: packed numbers, nothing to be parsed.
 
 Times are *ticks* of a microsecond, which is what Redis' TIME counts; since 1970 they stay whole numbers in a double
-until the year 2255. The layout is documented at the top of `lua/book.lua`.
+until the year 2255. The layout is documented at the top of `lua/door.lua`.
 """
 
 from __future__ import annotations

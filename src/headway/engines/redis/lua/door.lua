@@ -2,7 +2,9 @@
 --
 -- KEYS[1]  the root: a hash with the meta data, what each stream was told last, and (where the limiter has no metrics)
 --          the ledgers: s<i>, and a<i>, how many of its permits were abandoned; KEYS[2..]: one hash per metric's ledger.
---          All share the root's hash tag, as do the lists beside them: <key>:c<i> and :o<i> (runs of a window), <root>:q (who waits), <root>:g (granted, not yet heard of).
+--          All share the root's hash tag, as do the lists beside them: <key>:c<i> and :o<i> (runs of a window), <root>:q
+--          (who waits; h<process and ticket> in the root is the time that one of them was told), <root>:g (granted, not
+--          yet heard of).
 -- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream,
 --          least sequence number expected, lease, generation of the limits, number of rules, sharded channels or not
 -- ARGV[2]  the stream: 12 characters for the process, 4 for which of its streams
