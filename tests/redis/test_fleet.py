@@ -379,28 +379,3 @@ def test_a_pause_of_the_limiter_holds_every_key_up(server, name):
         assert await other.try_acquire_async("bob")
 
     asyncio.run(main())
-
-
-def test_who_waits_for_several_limits_is_not_left_when_nobody_else_comes(valkey, name):
-    """When it came, somebody was out, for nobody knew how long. Then it only waits for a window, and all is quiet."""
-    limiter = Limiter("1 concurrent; 1 per 300ms", name=name, engine=f"{valkey.url}?lease=60")
-    held = limiter.acquire()
-    granted = []
-
-    def work():
-        permit = limiter.acquire(timeout=30)
-        granted.append(time.monotonic())
-        permit.complete()
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    eventually = time.monotonic() + 10
-    while limiter.peek().waiting < 3 and time.monotonic() < eventually:
-        time.sleep(0.01)
-    begin = time.monotonic()
-    held.complete()
-    for thread in threads:
-        thread.join(40)
-    assert len(granted) == 3
-    assert granted[-1] - begin < 15  # a third of a lease is 20

@@ -84,7 +84,7 @@ class Engine:
         self.wake = self.namespace.encode() + b":wake:" + self.process
         self.news = self.namespace.encode() + b":news"
         self.waiting: weakref.WeakValueDictionary[int, Ask] = weakref.WeakValueDictionary()
-        self._early: dict[int, Call] = {}
+        self._early: dict[int, Call | None] = {}
         # Accounts with ends that wait for a question to travel with.
         self.deferred: set[Account] = set()
         self.keeper = Keeper(self)
@@ -229,17 +229,20 @@ class Engine:
 
     def wait_for(self, ask: Ask) -> None:
         """Somebody stands in a queue: listen for its call."""
-        self.waiting[ask.ticket] = ask
         self.keeper.look_after(ask.account)
         self.keeper.listen()
         if self._subscription is not None:
             self._subscription.follow(ask.account)
-        early = self._early.pop(ask.ticket, None)
-        if early is not None:
-            self.call(ask.ticket, early)
+        # Last: from now on it can be called.
+        self.waiting[ask.ticket] = ask
+        if ask.ticket in self._early:
+            self.call(ask.ticket, self._early.pop(ask.ticket, None))
 
-    def call(self, ticket: int, call: Call) -> None:
-        """Somebody's turn has come. The message may overtake the answer that it has to wait at all."""
+    def call(self, ticket: int, call: Call | None) -> None:
+        """Somebody's turn has come; None: it may have come, or comes sooner than it was told.
+
+        The message may overtake the answer that it has to wait at all.
+        """
         ask = self.waiting.get(ticket)
         if ask is None:
             self._early[ticket] = call
@@ -247,20 +250,17 @@ class Engine:
                 self._early.pop(next(iter(self._early)), None)
             # It may have begun to wait just now, and found nothing.
             ask = self.waiting.get(ticket)
-            if ask is None or self._early.pop(ticket, None) is None:
+            if ask is None:
                 return
-        spec = ask.account.spec
-        at = spec.clock.now()
-        ask.called(
-            call.slot - call.now, call.marks, call.epoch, spec.local_time(ask.account, call.now, at), at
-        )
-
-    def ask_after(self, ticket: int) -> None:
-        """Somebody's turn may have come, or comes sooner than it was told."""
-        ask = self.waiting.get(ticket)
-        if ask is not None:
-            ask.account.visited = 0
+            self._early.pop(ticket, None)
+        account = ask.account
+        if call is None:
+            account.visited = 0
             self.keeper.wake()
+            return
+        at = account.spec.clock.now()
+        granted = account.spec.local_time(account, call.now, at)
+        ask.called(call.slot - call.now, call.marks, call.epoch, granted, at)
 
     def look_after(self, account: Account) -> None:
         """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""

@@ -129,12 +129,12 @@ class Keeper:
         while True:
             alert = alert - 1 if not self.engine.deferred else ALERT
             self._resting = alert <= 0
-            self._wake.wait(SOON if alert > 0 else 0.02 if self._letters() else step)
+            woken = self._wake.wait(SOON if alert > 0 else 0.02 if self._letters() else step)
             self._wake.clear()
             self._resting = False
             for account in list(self.engine.deferred):
                 self.engine.flush(account)
-            if alert > 0 and not self.errands and self.engine.clock.now() < after:
+            if alert > 0 and not woken and self.engine.clock.now() < after:
                 continue
             after = self.engine.clock.now() + 20_000_000
             with self._lock:
@@ -324,7 +324,7 @@ class Keeper:
             return
         ticket, width = unpack_from("<dd", data)
         if not width:
-            self.engine.ask_after(int(ticket))
+            self.engine.call(int(ticket), None)
             return
         epoch, end = data[16:40], 56 + 8 * int(width)
         now, slot, *marks = read_numbers(data[40:end])

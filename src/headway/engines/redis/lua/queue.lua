@@ -7,7 +7,7 @@
   --
   -- In a rolling deploy some have more rules than we do. Their ledgers are opened as they are stored. If one cannot be (of
   -- a kind that this script does not have, or not there), nobody is served here who stands behind: when our part of it
-  -- is there, its process is told to ask after it, and serves it by a script of its own.
+  -- is there, or has a time, its process is told to ask after it, and serves it by a script of its own.
 
   local process, seen = string.sub(stream, 1, 12), {}
 
@@ -87,10 +87,7 @@
           slot, holding, ready, never = weigh(mine, costs, 0, blocked)
           gone = never or (slot and slot > deadline)
           if unknown > 0 and not gone then
-            if slot == now then
-              tell(of, string.sub(entry, 13, 20) .. pack('<d', 0))
-            end
-            slot, holding = nil, {}
+            slot, ready, holding = nil, slot or ready, {}
             for i, cost in ipairs(costs) do
               if cost > 0 then
                 holding[mine[i].id] = true
@@ -113,7 +110,7 @@
             tell(of, string.sub(entry, 13, 20) .. pack('<d', #marks) .. epoch .. granted .. root)
           end
         else
-          if #costs > 1 and unknown == 0 and ready < now + lease / 3 then
+          if #costs > 1 and ready < now + lease / 3 then
             tell_when(of, entry, ready)
           end
           for id in pairs(holding) do
@@ -164,6 +161,7 @@
     local _, entry = find(ticket)
     if entry then
       call('LREM', root .. ':q', 1, entry)
+      call('HDEL', root, 'h' .. string.sub(entry, 1, 20))
       waiting = waiting - 1
       return
     end

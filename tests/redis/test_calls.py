@@ -1,0 +1,132 @@
+# mypy: disable-error-code="attr-defined"
+"""Those who stand in the queue are called in time, also when all is quiet and when messages overtake answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from tests.redis.servers import eventually
+
+from headway import Limiter
+from headway.engines.redis.address import read_address
+from headway.engines.redis.engine import Engine
+from headway.engines.redis.keeper import ALERT, SOON
+
+LEASE = 60
+"""Seconds: a third of it is how long whoever is not called would be left."""
+SOON_ENOUGH = 10
+
+
+@pytest.fixture
+def engines(valkey):
+    """engines(): an engine of its own, as another process would have it."""
+    made = []
+
+    def make():
+        made.append(Engine(read_address(f"{valkey.url}?lease={LEASE}")))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+@pytest.mark.realtime
+def test_who_waits_for_several_limits_is_not_left_when_nobody_else_comes(engines, name):
+    """When it came, somebody was out, for nobody knew how long. Then it only waits for a window, and all is quiet."""
+    limiter = Limiter("1 concurrent; 1 per 300ms", name=name, engine=engines())
+    held = limiter.acquire()
+    granted = []
+
+    def work():
+        permit = limiter.acquire(timeout=LEASE / 2)
+        granted.append(time.monotonic())
+        permit.complete()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: limiter.peek().waiting == 3, "three who stand")
+    begin = time.monotonic()
+    held.complete()
+    for thread in threads:
+        thread.join(LEASE)
+    assert len(granted) == 3
+    assert granted[-1] - begin < SOON_ENOUGH
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("limit", ["1 concurrent; 1 per 300ms", "1 concurrent"])
+def test_a_message_that_overtakes_the_answer_is_not_lost(engines, valkey, name, limit):
+    """That its turn has come, or that it comes sooner, may be heard before the answer that it has to wait at all."""
+    holder = Limiter(limit, name=name, engine=engines())
+    engine = engines()
+    waiter = Limiter(limit, name=name, engine=engine)
+    engine.keeper.listen()
+    eventually(lambda: valkey.client().pubsub_numsub(engine.wake)[0][1] == 1, "an ear")
+    held = holder.acquire()
+    stand = engine.wait_for
+
+    def stand_late(ask):
+        held.complete()
+        eventually(lambda: ask.ticket in engine._early, "the message")
+        stand(ask)
+
+    engine.wait_for = stand_late
+    begin = time.monotonic()
+    waiter.acquire(timeout=LEASE / 2).complete()
+    assert time.monotonic() - begin < SOON_ENOUGH
+    assert not engine._early
+
+
+def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(engines, name):
+    """The keeper looks for ends every millisecond, and for the rest every 20: also if it rests after this one."""
+    engine = engines()
+    limiter = Limiter("1 concurrent", name=name, engine=engine)
+    permit = limiter.acquire()
+    [account] = limiter._spec.accounts.values()
+    keeper = engine.keeper
+    keeper.stopped = True
+    keeper.wake()
+    eventually(lambda: keeper._thread is None, "the end of the keeper's thread")
+    keeper.stopped = False
+    visits = []
+
+    def visit(account, now):
+        visits.append(account)
+        account.visited = now
+
+    keeper.visit = visit
+
+    class Rounds:
+        """In the place of the event that ends the waits: in the last round of haste, somebody is asked after."""
+
+        hasty = 0
+
+        def wait(self, seconds):
+            if seconds > SOON:
+                keeper.stopped = True
+                return False
+            self.hasty += 1
+            if self.hasty == 1:
+                engine.deferred.discard(account)
+            if self.hasty == ALERT:
+                visits.clear()
+                account.visited = 0
+                return True
+            return False
+
+        def clear(self): ...
+
+        def set(self): ...
+
+    before, keeper._wake = keeper._wake, Rounds()
+    keeper.accounts.add(account)
+    engine.deferred.add(account)
+    keeper._keep()
+    assert keeper._wake.hasty >= ALERT
+    assert visits == [account]
+    keeper._wake, keeper.stopped = before, False
+    permit.complete()
