@@ -21,11 +21,11 @@ SOON_ENOUGH = 10
 
 @pytest.fixture
 def engines(valkey):
-    """engines(): an engine of its own, as another process would have it."""
+    """engines(to): an engine of its own, as another process would have it."""
     made = []
 
-    def make():
-        made.append(Engine(read_address(f"{valkey.url}?lease={LEASE}")))
+    def make(to=valkey):
+        made.append(Engine(read_address(f"{to.url}?lease={LEASE}")))
         return made[-1]
 
     yield make
@@ -79,6 +79,51 @@ def test_a_message_that_overtakes_the_answer_is_not_lost(engines, valkey, name, 
     waiter.acquire(timeout=LEASE / 2).complete()
     assert time.monotonic() - begin < SOON_ENOUGH
     assert not engine._early
+
+
+@pytest.mark.realtime
+def test_an_end_that_was_refused_is_said_again_soon(engines, valkey, make_proxy, name):
+    """One that arrives too late to serve the queue is refused, and nobody waits for the answer: the keeper reads it."""
+    proxy = make_proxy(valkey)
+    holder = Limiter("1 concurrent", name=name, engine=engines(proxy), engine_timeout=5)
+    waiter = Limiter("1 concurrent", name=name, engine=engines())
+    held = holder.acquire()
+    got = []
+    thread = threading.Thread(target=lambda: got.append(waiter.acquire(timeout=LEASE / 2)))
+    thread.start()
+    eventually(lambda: waiter.peek().waiting == 1, "one who stands")
+    eventually(lambda: holder._engine.keeper._asleep, "a keeper that sleeps")
+    proxy.delay(requests=0.2)
+    begin = time.monotonic()
+    held.complete()
+    thread.join(LEASE)
+    assert time.monotonic() - begin < SOON_ENOUGH
+    got[0].complete()
+
+
+@pytest.mark.realtime
+def test_what_was_granted_before_it_was_asked_for_expires_as_much_sooner(engines, valkey, name):
+    """A message that was lost is made good by a question: but the lease began with the grant, not with the question."""
+    holder = Limiter("1 concurrent", name=name, engine=engines())
+    engine = engines()
+    waiter = Limiter("1 concurrent", name=name, engine=engine)
+    held = holder.acquire()
+    engine.call = lambda ticket, call: None
+    got = []
+    thread = threading.Thread(target=lambda: got.append(waiter.acquire(timeout=LEASE / 2)))
+    thread.start()
+    eventually(lambda: valkey.client().pubsub_numsub(engine.wake)[0][1] == 1, "an ear")
+    time.sleep(0.2)  # it asks once when it can hear
+    held.complete()
+    eventually(lambda: holder.peek().waiting == 0, "the grant")
+    time.sleep(1)
+    assert not got
+    engine.keeper.visit_all()
+    thread.join(LEASE)
+    late = got[0].expires_in
+    got[0].complete()
+    with waiter.hold() as permit:
+        assert late < permit.expires_in - 0.9
 
 
 def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(engines, name):

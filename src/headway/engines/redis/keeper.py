@@ -61,8 +61,8 @@ class Keeper:
         self._listener: threading.Thread | None = None
         self.stopped = False
         self._farewell_planned = False
-        # Whether it has to be woken to be there in a millisecond.
-        self._resting = True
+        # Whether it has to be woken to be there in a millisecond; and to be there before the next visits.
+        self._resting = self._asleep = True
 
     def look_after(self, account: Account) -> None:
         """Visit this account from now on, for as long as somebody waits or holds there."""
@@ -78,10 +78,12 @@ class Keeper:
             self._start()
 
     def tend(self) -> None:
-        """There are letters."""
+        """There are letters: their answers have to be read, as one may be refused."""
         if self._thread is None:
             with self._lock:
                 self._start()
+        elif self._asleep:
+            self._wake.set()
 
     def soon(self) -> None:
         """There are ends that may have to be posted, in a millisecond."""
@@ -128,10 +130,17 @@ class Keeper:
         step = self.engine.lease_ns / 3e9
         while True:
             alert = alert - 1 if not self.engine.deferred else ALERT
-            self._resting = alert <= 0
-            woken = self._wake.wait(SOON if alert > 0 else 0.02 if self._letters() else step)
+            # First: whoever posts a letter looks at it afterwards.
+            self._resting = self._asleep = alert <= 0
+            if alert > 0:
+                pause = SOON
+            elif self._letters():
+                self._asleep, pause = False, 0.02
+            else:
+                pause = step
+            woken = self._wake.wait(pause)
             self._wake.clear()
-            self._resting = False
+            self._resting = self._asleep = False
             for account in list(self.engine.deferred):
                 self.engine.flush(account)
             if alert > 0 and not woken and self.engine.clock.now() < after:

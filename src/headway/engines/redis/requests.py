@@ -250,7 +250,7 @@ class Ask(Request):
         """The permit is ours from `slot` on our clock, and may be spent until `expires`.
 
         The slot is counted from when the answer came, the expiry from before the question went: neither can be early or
-        late by what it took to travel.
+        late by what it took to travel. Who is asked after may have been granted it before: then `delay` is below 0.
         """
         spec = self.account.spec
         self.marks = marks
@@ -261,6 +261,8 @@ class Ask(Request):
         self.expires = sent + spec.allowance_ns
         if delay > 0:
             self.expires += int(delay * TICK)
+        elif delay < 0:
+            self.expires -= spec.stretched(-delay)
         # Last: another thread may look at it just now, to give it back.
         self.verdict = GRANTED
 
