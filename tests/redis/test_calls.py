@@ -9,7 +9,7 @@ import time
 import pytest
 from tests.redis.servers import eventually
 
-from headway import Limiter
+from headway import Limiter, Spacing
 from headway.engines.redis.address import read_address
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.keeper import ALERT, SOON
@@ -79,6 +79,59 @@ def test_a_message_that_overtakes_the_answer_is_not_lost(engines, valkey, name, 
     waiter.acquire(timeout=LEASE / 2).complete()
     assert time.monotonic() - begin < SOON_ENOUGH
     assert not engine._early
+
+
+def calls_while_nothing_happens(valkey, seconds=0.5):
+    def calls():
+        return valkey.client().info("commandstats")["cmdstat_evalsha"]["calls"]
+
+    before = calls()
+    time.sleep(seconds)
+    return calls() - before
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("limit", ["2 concurrent", {"slots": "2 concurrent", "rest": "100/s"}])
+def test_who_stands_behind_one_that_needs_more_does_not_ask_all_the_time(engines, valkey, name, limit):
+    """What it needs is there, and not for it: it waits for the one before, and asks when that one may be served."""
+    limiters = [Limiter(limit, name=name, engine=engines()) for _ in range(2)]
+
+    def some(number):
+        return number if isinstance(limit, str) else {"slots": number}
+
+    def work(limiter, number):
+        limiter.acquire(cost=some(number), timeout=LEASE / 2).complete()
+        done.append(number)
+
+    done: list[int] = []
+    held = limiters[0].acquire(cost=some(1))
+    threads = [threading.Thread(target=work, args=(limiters[2 - number], number)) for number in (2, 1)]
+    for standing, thread in enumerate(threads, 1):
+        thread.start()
+        eventually(lambda standing=standing: held._limiter.peek().waiting == standing, "one more who stands")
+    time.sleep(0.1)
+    assert calls_while_nothing_happens(valkey) < 10
+    begin = time.monotonic()
+    held.complete()
+    for thread in threads:
+        thread.join(LEASE)
+    assert done == [2, 1]
+    assert time.monotonic() - begin < SOON_ENOUGH
+
+
+@pytest.mark.realtime
+def test_who_waits_for_a_reservation_does_not_ask_all_the_time(engines, valkey, name):
+    """Of several metrics it needs the one alone that promises times, and all that may be promised are."""
+    limiter = Limiter({"pace": Spacing(1.5, max_reserved=0), "rest": "100/s"}, name=name, engine=engines())
+    limiter.acquire(cost={"rest": 0})
+    begin = time.monotonic()
+    thread = threading.Thread(target=lambda: limiter.acquire(cost={"rest": 0}, timeout=LEASE / 2))
+    thread.start()
+    eventually(lambda: limiter.peek().waiting, "somebody who stands")
+    time.sleep(0.1)
+    assert calls_while_nothing_happens(valkey) < 10
+    thread.join(LEASE)
+    assert time.monotonic() - begin < SOON_ENOUGH
 
 
 def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(engines, name):
