@@ -84,6 +84,9 @@
       end
       base = math.max(now, quarantined, paused, halted)
       call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
+      if waiting > 0 then
+        blocked = serve()
+      end
     elseif what == RESET then
       for i = 1, count do
         for _, runs in ipairs(own[i].lists or {}) do
