@@ -13,6 +13,7 @@ from headway import Limiter, Spacing
 from headway.engines.redis.address import read_address
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.keeper import ALERT, SOON
+from headway.engines.redis.requests import Ask
 
 LEASE = 60
 """Seconds: a third of it is how long whoever is not called would be left."""
@@ -183,3 +184,56 @@ def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(eng
     assert visits == [account]
     keeper._wake, keeper.stopped = before, False
     permit.complete()
+
+
+@pytest.mark.parametrize("moment", ["looked", "concludes"])
+def test_who_holds_from_the_moment_on_at_which_the_keeper_looks_is_looked_after(engines, name, moment):
+    """The keeper leaves out accounts in which nobody waits or holds; who comes then found that it was looked after."""
+    engine = engines()
+    limiter = Limiter("1 concurrent", name=name, engine=engine)
+    limiter.acquire().complete()
+    [account] = limiter._spec.accounts.values()
+    eventually(lambda: not account.busy and not engine.deferred, "an account at rest")
+    held = []
+
+    def come(now):
+        if now == moment and not held and threading.current_thread() is engine.keeper._thread:
+            held.append(limiter.acquire())
+
+    class Accounts(set):
+        """In the place of the keeper's own: somebody comes when it has looked, or while it draws its conclusion."""
+
+        def __iter__(self):
+            yield from list(set.__iter__(self))
+            come("looked")
+
+        def discard(self, account):
+            come("concludes")
+            set.discard(self, account)
+
+    engine.keeper.accounts = Accounts([account])
+    engine.keeper.wake()
+    eventually(lambda: held, "a holder")
+    eventually(lambda: account in engine.keeper.accounts, "somebody who looks after it", within=3)
+    held[0].complete()
+
+
+def test_who_stands_in_a_new_ledger_is_not_forgotten_with_those_of_the_old_one(engines, name):
+    """Two lanes hear of it at the same time, and one of them has stood there since."""
+    limiter = Limiter("1 concurrent", name=name, engine=engines())
+    account = limiter._spec.account((None,))
+    old, new = Ask(account, (1,), True), Ask(account, (1,), True)
+    for number, (ask, epoch) in enumerate([(old, b"old"), (new, b"new")], 1):
+        ask.ticket, ask.epoch = number, epoch
+    account.standing[1] = old
+    old.bell = Bell(lambda: account.standing.setdefault(2, new))
+    account.forget_promises(b"new")
+    assert old.void
+    assert not new.void
+    assert account.standing == {2: new}
+    account.standing.clear()
+
+
+class Bell:
+    def __init__(self, ring):
+        self.ring = ring

@@ -265,7 +265,7 @@ class Account:
             if self.epoch:
                 if talk.since < self.heard:
                     return  # an answer from before the loss that comes late
-                self.forget_promises()
+                self.forget_promises(talk.heard_epoch)
             self.epoch = talk.heard_epoch
             self.seq = talk.seq
         elif talk.seq > self.seq:
@@ -295,12 +295,14 @@ class Account:
         refused as one that was lost, since no sequence number is as high as what is expected now."""
         self.seq = words.NEVER
 
-    def forget_promises(self) -> None:
-        """The ledger began anew: what it had promised is void, and whoever waits has to ask again."""
+    def forget_promises(self, epoch: bytes) -> None:
+        """The ledger began anew: what it had promised is void, and whoever waits has to ask again. Not who stands or sleeps
+        there already: another lane may have been faster."""
         for request in [*self.sleepers, *self.standing.values()]:
-            request.void = True
-            request.ring()
-        self.standing.clear()
+            if request.epoch != epoch:
+                self.standing.pop(request.ticket, None)
+                request.void = True
+                request.ring()
 
     def recall_promises(self, until: int | None = None) -> None:
         """The whole limiter is paused: who sleeps until a slot gives it back, and asks for one after the pause."""

@@ -138,8 +138,12 @@ class Keeper:
                 continue
             after = self.engine.clock.now() + 20_000_000
             with self._lock:
-                accounts = [account for account in self.accounts if account.busy]
-                self.accounts = set(accounts)
+                for account in list(self.accounts):
+                    if not account.busy:
+                        self.accounts.discard(account)
+                        if account.busy:
+                            self.accounts.add(account)  # it has become so just now, and was found to be among them
+                accounts = list(self.accounts)
                 anything = accounts or self.halts or self.errands or self.doubts or self._letters()
                 idle = 0 if anything else idle + 1
                 if idle > LINGER or self.stopped:
@@ -298,9 +302,11 @@ class Keeper:
     def _nobody_listens(self) -> bool:
         """Whether nobody waits or holds, so that the listener can end; who comes later starts another."""
         with self._lock:
+            # First: who comes now looks for us after it has said that it is there.
+            before, self._listener = self._listener, None
             if self._anybody():
+                self._listener = before
                 return False
-            self._listener = None
             return True
 
     def visit_all(self) -> None:
