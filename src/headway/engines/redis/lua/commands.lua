@@ -93,7 +93,11 @@
           call('DEL', runs.key)
         end
         call('HDEL', own[i].key, 'a' .. i)
-        own[i].kind.open(own[i], nil)
+        if own[i].kind.anew then
+          own[i].kind.anew(own[i], now)
+        else
+          own[i].kind.open(own[i], nil)
+        end
       end
       if paused > now then
         paused = 0
