@@ -32,7 +32,8 @@ def engines(valkey):
 @pytest.mark.parametrize("limit", ["1000000/day aligned", "1000000/s; 1000000/day aligned"])
 def test_streams_of_the_dead_go_although_the_ledger_lives_until_a_certain_day(engines, valkey, name, limit):
     """A calendar quota is prolonged once in its period, and not with every use: by then, many children were forked."""
-    limiter, client, root = Limiter(limit, name=name, engine=engines()), valkey.client(), f"headway:{{{name}}}"
+    limiter = Limiter(limit, name=name, engine=engines())
+    client, root = valkey.client(), f"headway:{{{name}}}"
     limiter.acquire()
     client.hset(root, mapping={f"c{number:016}": OLD for number in range(200)})
     for _ in range(1024):
@@ -43,7 +44,8 @@ def test_streams_of_the_dead_go_although_the_ledger_lives_until_a_certain_day(en
 
 def test_grants_that_nobody_asks_after_any_more_go(engines, valkey, name):
     """Where there is no end to be said, who was called by a message says nothing; and the list is never left alone."""
-    limiter, client, root = Limiter("10/s; 100/s", name=name, engine=engines()), valkey.client(), f"headway:{{{name}}}"
+    limiter = Limiter("10/s; 100/s", name=name, engine=engines())
+    client, root = valkey.client(), f"headway:{{{name}}}"
     client.hset(f"{root}:g", mapping={f"{number:020}": OLD for number in range(200)})
     recent = struct.pack("<dd", time.time() * 1e6, time.time() * 1e6)
     client.hset(f"{root}:g", "recent", recent)

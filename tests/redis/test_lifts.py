@@ -1,4 +1,4 @@
-"""A pause that is lifted or made longer while somebody sleeps until its end: nobody is left, and no window is broken."""
+"""A pause that is lifted or made longer while somebody sleeps until its end: nobody is left, no window is broken."""
 
 import threading
 import time

@@ -276,13 +276,8 @@ class Account:
         self.waiting = talk.waiting
         if talk.waiting and not self.spec.queue:
             self.spec.queue_up()
-        if self.over:
-            ends = talk.now + talk.pause if talk.pause > 0 else 0.0
-            if ends > self.halted:
-                self.recall_promises()
-            elif ends < self.halted and talk.now < self.halted:
-                self.recall_waiters()
-            self.halted = ends
+        if self.over and (talk.pause > 0 or self.halted):
+            self.hear_of_pause(talk)
         if talk.shift != self.shift:
             self.shift = talk.shift
             for sleeper in list(self.sleepers):
@@ -290,14 +285,23 @@ class Account:
                     self.recall(sleeper)
                 sleeper.ring()
 
+    def hear_of_pause(self, talk: Talk) -> None:
+        """Until when the limiter is paused; it may be sooner or later than was said."""
+        ends = talk.now + talk.pause if talk.pause > 0 else 0.0
+        if ends > self.halted:
+            self.recall_promises()
+        elif ends < self.halted and talk.now < self.halted:
+            self.recall_waiters()
+        self.halted = ends
+
     def distrust(self) -> None:
         """A script may have ended in the midst of its work: what the ledger says of itself is not to be believed. It is
         refused as one that was lost, since no sequence number is as high as what is expected now."""
         self.seq = words.NEVER
 
     def forget_promises(self, epoch: bytes) -> None:
-        """The ledger began anew: what it had promised is void, and whoever waits has to ask again. Not who stands or sleeps
-        there already: another lane may have been faster."""
+        """The ledger began anew: what it had promised is void, and whoever waits has to ask again. Not who stands or
+        sleeps there already: another lane may have been faster."""
         for request in [*self.sleepers, *self.standing.values()]:
             if request.epoch != epoch:
                 self.standing.pop(request.ticket, None)
@@ -311,8 +315,8 @@ class Account:
                 self.recall(ask)
 
     def recall_waiters(self) -> None:
-        """A pause of the whole limiter ends sooner than was said: who was to sleep for as long asks anew, and may go. What
-        was reserved stays reserved."""
+        """A pause of the whole limiter ends sooner than was said: who was to sleep for as long asks anew, and may go.
+        What was reserved stays reserved."""
         for ask in list(self.sleepers):
             if ask in self.spec.waiters:
                 self.recall(ask)
@@ -326,11 +330,10 @@ class Account:
         ask.ring()
 
     def counted(self, ask: Ask) -> bool:
-        """Whether its slot is one of a window. When that is moved, what it waits for does not move with it: permits cool by
-        their own time, paused or not."""
-        return any(
-            cost > 0 and isinstance(rule, WindowRule) for rule, cost in zip(self.rules, ask.costs, strict=True)
-        )
+        """Whether its slot is one of a window. When that is moved, what it waits for does not move with it: permits
+        cool by their own time, paused or not."""
+        rules = zip(self.rules, ask.costs, strict=True)
+        return any(cost > 0 and isinstance(rule, WindowRule) for rule, cost in rules)
 
     def heed(self, lifted: bool) -> None:
         """A pause of the whole limiter has begun, was lifted or has changed."""

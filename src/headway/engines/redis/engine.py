@@ -102,8 +102,8 @@ class Engine:
     # -- names -------------------------------------------------------------------------------------------
 
     def new_stream(self) -> bytes:
-        """A name that no other stream of this process has, for 16 million of them: all keys of a limiter with metrics share
-        a root, and of two streams of one name there, the older one's commands are overtaken for ever."""
+        """A name that no other stream of this process has, for 16 million of them: all keys of a limiter with metrics
+        share a root, and of two streams of one name there, the older one's commands are overtaken for ever."""
         return self.process + b64encode((next(self._streams) & 0xFFFFFF).to_bytes(3, "big"))
 
     # -- where -------------------------------------------------------------------------------------------

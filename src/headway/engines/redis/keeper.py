@@ -138,12 +138,7 @@ class Keeper:
                 continue
             after = self.engine.clock.now() + 20_000_000
             with self._lock:
-                for account in list(self.accounts):
-                    if not account.busy:
-                        self.accounts.discard(account)
-                        if account.busy:
-                            self.accounts.add(account)  # it has become so just now, and was found to be among them
-                accounts = list(self.accounts)
+                accounts = self._tidy()
                 anything = accounts or self.halts or self.errands or self.doubts or self._letters()
                 idle = 0 if anything else idle + 1
                 if idle > LINGER or self.stopped:
@@ -161,6 +156,16 @@ class Keeper:
                 self._visit(accounts, step)
             except Exception:
                 log.exception("the keeper of %s failed, and goes on", self.engine.address)
+
+    def _tidy(self) -> list[Account]:
+        """Whom to look after still. Who begins to wait or hold meanwhile may have found itself among them: so it is
+        looked at again when it is not any more."""
+        for account in list(self.accounts):
+            if not account.busy:
+                self.accounts.discard(account)
+                if account.busy:
+                    self.accounts.add(account)  # type: ignore[unreachable] # by another thread
+        return list(self.accounts)
 
     def _letters(self) -> bool:
         return bool(self.engine.deferred) or any(place.posts.unheard for place in self.engine.places())

@@ -159,8 +159,8 @@ class Ask(Request):
     """A permit: now, at a promised time, or after standing in the ledger's queue."""
 
     __slots__ = (
-        "__weakref__", "costs", "due", "expires", "halted", "heard", "longest", "marks", "patient", "pause", "quarantine",
-        "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict",
+        "__weakref__", "costs", "due", "expires", "halted", "heard", "longest", "marks", "patient", "pause",
+        "quarantine", "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict",
     )  # fmt: skip
 
     def __init__(
