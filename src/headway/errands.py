@@ -121,7 +121,9 @@ def sleep_to_slot(ask: Ask) -> Errand[None]:
                 spec.refine(ask)
         finally:
             account.sleepers.discard(ask)
-    if not ask.void and now > ask.expires + account.moved(ask):
+    if ask.void:
+        ask.give_back(again=True)  # once; whoever recalled it may have come too late for that
+    elif now > ask.expires + account.moved(ask):
         ask.give_back()
         ask.void = True
 

@@ -242,6 +242,10 @@ class FleetLimiter(FleetDesk):
         self._standby.retarget(limits)
         # A copy that is made of it elsewhere says what this one says: the newest governs.
         self._options["limit"] = limit
+        # Who waits may be served under the new limit, or never.
+        for account in list(self._spec.accounts.values()):
+            account.visited = 0
+        self._engine.keeper.wake()
 
     async def retarget_async(self, limit: Limits) -> None:
         self.retarget(limit)

@@ -9,10 +9,11 @@ import time
 import pytest
 from tests.redis.servers import eventually
 
-from headway import Limiter
+from headway import Limiter, Spacing
 from headway.engines.redis.address import read_address
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.keeper import ALERT, SOON
+from headway.engines.redis.requests import Ask
 
 LEASE = 60
 """Seconds: a third of it is how long whoever is not called would be left."""
@@ -126,6 +127,75 @@ def test_what_was_granted_before_it_was_asked_for_expires_as_much_sooner(engines
         assert late < permit.expires_in - 0.9
 
 
+def calls_while_nothing_happens(valkey, seconds=0.5):
+    def calls():
+        return valkey.client().info("commandstats")["cmdstat_evalsha"]["calls"]
+
+    before = calls()
+    time.sleep(seconds)
+    return calls() - before
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("limit", ["2 concurrent", {"slots": "2 concurrent", "rest": "100/s"}])
+def test_who_stands_behind_one_that_needs_more_does_not_ask_all_the_time(engines, valkey, name, limit):
+    """What it needs is there, and not for it: it waits for the one before, and asks when that one may be served."""
+    limiters = [Limiter(limit, name=name, engine=engines()) for _ in range(2)]
+
+    def some(number):
+        return number if isinstance(limit, str) else {"slots": number}
+
+    def work(limiter, number):
+        limiter.acquire(cost=some(number), timeout=LEASE / 2).complete()
+        done.append(number)
+
+    done: list[int] = []
+    held = limiters[0].acquire(cost=some(1))
+    threads = [threading.Thread(target=work, args=(limiters[2 - number], number)) for number in (2, 1)]
+    for standing, thread in enumerate(threads, 1):
+        thread.start()
+        eventually(lambda standing=standing: held._limiter.peek().waiting == standing, "one more who stands")
+    time.sleep(0.1)
+    assert calls_while_nothing_happens(valkey) < 10
+    begin = time.monotonic()
+    held.complete()
+    for thread in threads:
+        thread.join(LEASE)
+    assert done == [2, 1]
+    assert time.monotonic() - begin < SOON_ENOUGH
+
+
+@pytest.mark.realtime
+def test_who_waits_for_a_reservation_does_not_ask_all_the_time(engines, valkey, name):
+    """Of several metrics it needs the one alone that promises times, and all that may be promised are."""
+    limiter = Limiter({"pace": Spacing(1.5, max_reserved=0), "rest": "100/s"}, name=name, engine=engines())
+    limiter.acquire(cost={"rest": 0})
+    begin = time.monotonic()
+    thread = threading.Thread(target=lambda: limiter.acquire(cost={"rest": 0}, timeout=LEASE / 2))
+    thread.start()
+    eventually(lambda: limiter.peek().waiting, "somebody who stands")
+    time.sleep(0.1)
+    assert calls_while_nothing_happens(valkey) < 10
+    thread.join(LEASE)
+    assert time.monotonic() - begin < SOON_ENOUGH
+
+
+@pytest.mark.realtime
+def test_who_stands_is_served_when_the_limit_is_raised(engines, name):
+    """By the process that raises it, if nobody else comes."""
+    limiter = Limiter("1 concurrent", name=name, engine=engines())
+    held = limiter.acquire()
+    thread = threading.Thread(target=lambda: limiter.acquire(timeout=LEASE / 2).complete())
+    thread.start()
+    eventually(lambda: limiter.peek().waiting, "somebody who stands")
+    time.sleep(0.5)  # the visit is over with which a listener begins
+    begin = time.monotonic()
+    limiter.retarget("2 concurrent")
+    thread.join(LEASE)
+    assert time.monotonic() - begin < SOON_ENOUGH
+    held.complete()
+
+
 def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(engines, name):
     """The keeper looks for ends every millisecond, and for the rest every 20: also if it rests after this one."""
     engine = engines()
@@ -175,3 +245,56 @@ def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(eng
     assert visits == [account]
     keeper._wake, keeper.stopped = before, False
     permit.complete()
+
+
+@pytest.mark.parametrize("moment", ["looked", "concludes"])
+def test_who_holds_from_the_moment_on_at_which_the_keeper_looks_is_looked_after(engines, name, moment):
+    """The keeper leaves out accounts in which nobody waits or holds; who comes then found that it was looked after."""
+    engine = engines()
+    limiter = Limiter("1 concurrent", name=name, engine=engine)
+    limiter.acquire().complete()
+    [account] = limiter._spec.accounts.values()
+    eventually(lambda: not account.busy and not engine.deferred, "an account at rest")
+    held = []
+
+    def come(now):
+        if now == moment and not held and threading.current_thread() is engine.keeper._thread:
+            held.append(limiter.acquire())
+
+    class Accounts(set):
+        """In the place of the keeper's own: somebody comes when it has looked, or while it draws its conclusion."""
+
+        def __iter__(self):
+            yield from list(set.__iter__(self))
+            come("looked")
+
+        def discard(self, account):
+            come("concludes")
+            set.discard(self, account)
+
+    engine.keeper.accounts = Accounts([account])
+    engine.keeper.wake()
+    eventually(lambda: held, "a holder")
+    eventually(lambda: account in engine.keeper.accounts, "somebody who looks after it", within=3)
+    held[0].complete()
+
+
+def test_who_stands_in_a_new_ledger_is_not_forgotten_with_those_of_the_old_one(engines, name):
+    """Two lanes hear of it at the same time, and one of them has stood there since."""
+    limiter = Limiter("1 concurrent", name=name, engine=engines())
+    account = limiter._spec.account((None,))
+    old, new = Ask(account, (1,), True), Ask(account, (1,), True)
+    for number, (ask, epoch) in enumerate([(old, b"old"), (new, b"new")], 1):
+        ask.ticket, ask.epoch = number, epoch
+    account.standing[1] = old
+    old.bell = Bell(lambda: account.standing.setdefault(2, new))
+    account.forget_promises(b"new")
+    assert old.void
+    assert not new.void
+    assert account.standing == {2: new}
+    account.standing.clear()
+
+
+class Bell:
+    def __init__(self, ring):
+        self.ring = ring

@@ -248,6 +248,20 @@ def test_a_pause_can_be_lifted(server, name):
     assert limiter.try_acquire()
 
 
+@pytest.mark.parametrize("limit", ["10/day aligned", "1/100s burst 10", "10/hour", "10 concurrent"])
+def test_nothing_comes_back_for_what_was_taken_before_a_reset(server, name, limit):
+    limiter = Limiter(limit, name=name, engine=server.url)
+    before = [limiter.acquire() for _ in range(10)]
+    limiter.reset()
+    after = [limiter.acquire(timeout=0) for _ in range(10)]
+    for permit in before:
+        permit.cancel()
+    time.sleep(0.1)
+    assert not limiter.try_acquire()
+    for permit in after:
+        permit.cancel()
+
+
 def test_reset_starts_anew(server, name):
     for limit in KINDS:
         limiter = Limiter(limit, name=f"{name}{kind_of(limit)}", engine=server.url)

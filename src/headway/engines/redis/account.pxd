@@ -63,10 +63,10 @@ cdef class Account:
     cdef public tuple keys, front
     cdef public bytes epoch, ident, opening, over, reopening, packed
     cdef public dict framed
-    cdef public double seq, shift, waiting
+    cdef public double halted, seq, shift, waiting
     cdef public long long expires, heard, visited
     cdef public Py_ssize_t parts, width
-    cdef public bint halted, restless, walled
+    cdef public bint restless, walled
     cdef object __weakref__
 
     @cython.locals(spec=Terms, known=cython.bint, said=list, middle=bytes, anchor=Anchor, low=cython.double, high=cython.double, seq=cython.double)

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from headway.core.window import WindowRule
 from headway.engines.redis import words
 from headway.engines.redis.adopt import adopt
 from headway.engines.redis.words import HEAD, HEADER, OK, TICK, command, framed, numbers, read_numbers
@@ -145,10 +146,10 @@ class Account:
         self.spec = spec
         self.keys = keys
         self.key = key
-        # The root of the limiter's own ledger, whose pause holds every key up; in a cluster, where it may be elsewhere,
-        # what this process knows of it.
+        # The root of the limiter's own ledger, whose pause holds every key up, and until when it was heard to do so, on
+        # the server's clock (0: not at all); in a cluster, where it may be elsewhere, what this process knows of it.
         self.over = b"" if key is None or spec.metrics or spec.sharded else spec.places((None,))[0]
-        self.halted = False
+        self.halted = 0.0
         self.halt = None if key is None else spec.halt
         self.epoch = b""
         self.seq = 0.0
@@ -264,7 +265,7 @@ class Account:
             if self.epoch:
                 if talk.since < self.heard:
                     return  # an answer from before the loss that comes late
-                self.forget_promises()
+                self.forget_promises(talk.heard_epoch)
             self.epoch = talk.heard_epoch
             self.seq = talk.seq
         elif talk.seq > self.seq:
@@ -275,40 +276,73 @@ class Account:
         self.waiting = talk.waiting
         if talk.waiting and not self.spec.queue:
             self.spec.queue_up()
-        if self.over:
-            if talk.pause > 0 and not self.halted:
-                self.recall_promises()
-            self.halted = talk.pause > 0
+        if self.over and (talk.pause > 0 or self.halted):
+            self.hear_of_pause(talk)
         if talk.shift != self.shift:
             self.shift = talk.shift
             for sleeper in list(self.sleepers):
+                if self.counted(sleeper):
+                    self.recall(sleeper)
                 sleeper.ring()
+
+    def hear_of_pause(self, talk: Talk) -> None:
+        """Until when the limiter is paused; it may be sooner or later than was said."""
+        ends = talk.now + talk.pause if talk.pause > 0 else 0.0
+        if ends > self.halted:
+            self.recall_promises()
+        elif ends < self.halted and talk.now < self.halted:
+            self.recall_waiters()
+        self.halted = ends
 
     def distrust(self) -> None:
         """A script may have ended in the midst of its work: what the ledger says of itself is not to be believed. It is
         refused as one that was lost, since no sequence number is as high as what is expected now."""
         self.seq = words.NEVER
 
-    def forget_promises(self) -> None:
-        """The ledger began anew: what it had promised is void, and whoever waits has to ask again."""
+    def forget_promises(self, epoch: bytes) -> None:
+        """The ledger began anew: what it had promised is void, and whoever waits has to ask again. Not who stands or
+        sleeps there already: another lane may have been faster."""
         for request in [*self.sleepers, *self.standing.values()]:
-            request.void = True
-            request.ring()
-        self.standing.clear()
+            if request.epoch != epoch:
+                self.standing.pop(request.ticket, None)
+                request.void = True
+                request.ring()
 
     def recall_promises(self, until: int | None = None) -> None:
         """The whole limiter is paused: who sleeps until a slot gives it back, and asks for one after the pause."""
         for ask in list(self.sleepers):
             if until is None or ask.slot + self.moved(ask) < until:
-                ask.give_back()
-                ask.void = True
-                ask.ring()
+                self.recall(ask)
 
-    def heed(self) -> None:
+    def recall_waiters(self) -> None:
+        """A pause of the whole limiter ends sooner than was said: who was to sleep for as long asks anew, and may go.
+        What was reserved stays reserved."""
+        for ask in list(self.sleepers):
+            if ask in self.spec.waiters:
+                self.recall(ask)
+
+    def recall(self, ask: Ask) -> None:
+        """Have a sleeper give its slot back and ask for another. Void first: one that has risen by then looks for that
+        after it has left the sleepers, and either it does not go, or its slot is not given back."""
+        ask.void = True
+        if ask in self.sleepers:
+            ask.give_back(again=True)
+        ask.ring()
+
+    def counted(self, ask: Ask) -> bool:
+        """Whether its slot is one of a window. When that is moved, what it waits for does not move with it: permits
+        cool by their own time, paused or not."""
+        rules = zip(self.rules, ask.costs, strict=True)
+        return any(cost > 0 and isinstance(rule, WindowRule) for rule, cost in rules)
+
+    def heed(self, lifted: bool) -> None:
         """A pause of the whole limiter has begun, was lifted or has changed."""
         until = 0 if self.halt is None else self.halt.until
         self.restless = self.walled or until > 0
-        self.recall_promises(until)
+        if lifted:
+            self.recall_waiters()
+        else:
+            self.recall_promises(until)
         # Who stands may be served now, or is to know for how long not.
         self.visited = 0
 
@@ -321,9 +355,16 @@ class Account:
         """Remember who sleeps until a promised slot, and learn of what may move it."""
         self.sleepers.add(ask)
         self.spec.engine.look_after(self)
+        # What was heard since it was promised, only those were told who slept by then.
         if self.halt is not None:
-            # Promised before the pause was known here.
             self.recall_promises(self.halt.until)
+            sooner = ask.pause > 0 and not self.halt.until
+        else:
+            sooner = bool(self.over) and self.halted < ask.halted
+            if (self.over and self.halted > ask.halted) or (self.shift != ask.shift and self.counted(ask)):
+                self.recall(ask)
+        if sooner and ask in self.spec.waiters:
+            self.recall(ask)
 
     def moved(self, ask: Ask) -> int:
         """By how much a slot was moved since it was promised, in nanoseconds."""

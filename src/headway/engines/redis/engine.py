@@ -15,6 +15,7 @@ import secrets
 import sys
 import threading
 import weakref
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
@@ -101,7 +102,9 @@ class Engine:
     # -- names -------------------------------------------------------------------------------------------
 
     def new_stream(self) -> bytes:
-        return self.process + b"%04x" % (next(self._streams) & 0xFFFF)
+        """A name that no other stream of this process has, for 16 million of them: all keys of a limiter with metrics
+        share a root, and of two streams of one name there, the older one's commands are overtaken for ever."""
+        return self.process + b64encode((next(self._streams) & 0xFFFFFF).to_bytes(3, "big"))
 
     # -- where -------------------------------------------------------------------------------------------
 
@@ -189,11 +192,17 @@ class Engine:
         first = loop is None and self.place_of(account).posts.wire is None
         if type(request) is not End or account.waiting or account.standing or first:
             self.post_now(request)
-            return
+        else:
+            self.defer(request)
+
+    def defer(self, request: Request) -> None:
+        """Say it with the next question, before that, or within a millisecond."""
+        account = request.account
         account.ends.append(request)
         if account in self.deferred:
             return
         self.deferred.add(account)
+        loop = asyncio._get_running_loop()
         if loop is not None:
             loop.call_soon(self.flush, account)
             self.keeper.tend()  # for a loop that ends before that

@@ -93,11 +93,12 @@ class Halt:
         ends = now + pause if pause > 0 else 0.0
         if ends == self._ends:
             return
+        lifted = ends < self._ends and now < self._ends
         self._ends = ends
         self.until = received + self.spec.stretched(pause) if pause > 0 else 0
         for account in list(self.spec.accounts.values()):
             if account.halt is self:
-                account.heed()
+                account.heed(lifted)
         self.spec.engine.keeper.wake()
 
     # -- the question ------------------------------------------------------------------------------------

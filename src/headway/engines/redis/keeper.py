@@ -147,8 +147,7 @@ class Keeper:
                 continue
             after = self.engine.clock.now() + 20_000_000
             with self._lock:
-                accounts = [account for account in self.accounts if account.busy]
-                self.accounts = set(accounts)
+                accounts = self._tidy()
                 anything = accounts or self.halts or self.errands or self.doubts or self._letters()
                 idle = 0 if anything else idle + 1
                 if idle > LINGER or self.stopped:
@@ -166,6 +165,16 @@ class Keeper:
                 self._visit(accounts, step)
             except Exception:
                 log.exception("the keeper of %s failed, and goes on", self.engine.address)
+
+    def _tidy(self) -> list[Account]:
+        """Whom to look after still. Who begins to wait or hold meanwhile may have found itself among them: so it is
+        looked at again when it is not any more."""
+        for account in list(self.accounts):
+            if not account.busy:
+                self.accounts.discard(account)
+                if account.busy:
+                    self.accounts.add(account)  # type: ignore[unreachable] # by another thread
+        return list(self.accounts)
 
     def _letters(self) -> bool:
         return bool(self.engine.deferred) or any(place.posts.unheard for place in self.engine.places())
@@ -307,9 +316,11 @@ class Keeper:
     def _nobody_listens(self) -> bool:
         """Whether nobody waits or holds, so that the listener can end; who comes later starts another."""
         with self._lock:
+            # First: who comes now looks for us after it has said that it is there.
+            before, self._listener = self._listener, None
             if self._anybody():
+                self._listener = before
                 return False
-            self._listener = None
             return True
 
     def visit_all(self) -> None:

@@ -54,7 +54,7 @@ cdef class Ask(Request):
     cdef public tuple costs, marks
     cdef public object rows
     cdef public long long expires, heard, ready, slot, ticket
-    cdef public double due, longest, pause, quarantine, shift
+    cdef public double due, halted, longest, pause, quarantine, shift
     cdef public int verdict
     cdef public bint patient, returned, stood
 

@@ -159,8 +159,8 @@ class Ask(Request):
     """A permit: now, at a promised time, or after standing in the ledger's queue."""
 
     __slots__ = (
-        "__weakref__", "costs", "due", "expires", "heard", "longest", "marks", "patient", "pause", "quarantine",
-        "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict",
+        "__weakref__", "costs", "due", "expires", "halted", "heard", "longest", "marks", "patient", "pause",
+        "quarantine", "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict",
     )  # fmt: skip
 
     def __init__(
@@ -175,7 +175,7 @@ class Ask(Request):
         self.verdict = -1
         self.marks: tuple[float, ...] = ()
         self.rows: list[Row] = []
-        self.shift = self.due = self.quarantine = self.pause = 0.0
+        self.shift = self.due = self.quarantine = self.pause = self.halted = 0.0
         self.slot = self.expires = self.ready = self.heard = 0
         self.stood = self.returned = False
 
@@ -227,6 +227,7 @@ class Ask(Request):
     def got(self, talk: Talk, delay: float, marks: tuple[float, ...]) -> None:
         """It was granted."""
         self.due = talk.now + delay
+        self.halted = talk.now + talk.pause if talk.pause > 0 else 0.0
         self.grant(delay, marks, talk.shift, talk.heard_epoch, talk.since, talk.received)
         if self.orphan:
             self.give_back()
@@ -271,19 +272,24 @@ class Ask(Request):
         account = self.account
         if account.standing.pop(self.ticket, None) is None:
             return
+        self.halted = account.halted
         self.grant(delay, marks, account.shift, epoch, granted, heard)
         if self.orphan:
             self.give_back()
         else:
             self.ring()
 
-    def give_back(self) -> None:
-        """Cancel what was granted, once: who drops it and who hears of it may be two threads."""
+    def give_back(self, again: bool = False) -> None:
+        """Cancel what was granted, once: who drops it and who hears of it may be two threads. `again`: who had it asks
+        anew, and the ledger has to have it by then."""
         with _once:
             if self.returned:
                 return
             self.returned = True
-        self.account.post(End(self, CANCEL))
+        if again:
+            self.account.spec.engine.defer(End(self, CANCEL))
+        else:
+            self.account.post(End(self, CANCEL))
 
     def withdraw(self) -> None:
         """Nobody waits for it any more, whatever has become of it."""

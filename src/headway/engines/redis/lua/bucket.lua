@@ -136,6 +136,13 @@ function bucket.more()
     end
   end
 
+  -- As new; and what was taken before has all been refunded, so that nothing can come back for it.
+  function bucket.anew(ledger, now)
+    local past = ledger.tally + math.max(0, ledger.tat - now) + 1
+    bucket.open(ledger)
+    ledger.tally = past % FOREVER
+  end
+
   -- No debt and no reservation goes beyond the horizon, where numbers end.
   function bucket.slot(ledger, now, cost)
     local wait = bucket.wait(ledger, now, cost)

@@ -84,13 +84,20 @@
       end
       base = math.max(now, quarantined, paused, halted)
       call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
+      if waiting > 0 then
+        blocked = serve()
+      end
     elseif what == RESET then
       for i = 1, count do
         for _, runs in ipairs(own[i].lists or {}) do
           call('DEL', runs.key)
         end
         call('HDEL', own[i].key, 'a' .. i)
-        own[i].kind.open(own[i], nil)
+        if own[i].kind.anew then
+          own[i].kind.anew(own[i], now)
+        else
+          own[i].kind.open(own[i], nil)
+        end
       end
       if paused > now then
         paused = 0

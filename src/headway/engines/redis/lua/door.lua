@@ -103,6 +103,20 @@ local function prolong(ticks)
       end
     end
   end
+  -- Who has heard of its grant by a message may have nothing more to say, and one that crashed says nothing.
+  if can_queue and call('HLEN', root .. ':g') > 64 then
+    for _, field in ipairs(call('HKEYS', root .. ':g')) do
+      local _, slot = unpack_from('<dd', call('HGET', root .. ':g', field))
+      if slot < now - 4 * lease then
+        call('HDEL', root .. ':g', field)
+      end
+    end
+  end
+end
+
+-- Whether it is time to do so: half of the grace is used up; or a ledger that lives until a certain day was asked often.
+local function due_for_renewal(reset)
+  return expires < now + reset + GRACE / 2 or seq % 1024 == 0
 end
 
 -- What is said so far, how far we have come (how many times, of a command that is to be done several times), and the

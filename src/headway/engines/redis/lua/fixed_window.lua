@@ -67,6 +67,13 @@ function fixed_window.more()
     end
   end
 
+  -- As new; and what was taken before is not of this period any more, so that nothing can come back for it.
+  function fixed_window.anew(ledger)
+    local past = ledger.tally
+    fixed_window.open(ledger)
+    ledger.tally = past + 1
+  end
+
   function fixed_window.settle(ledger, now, cost, mark, tally, actual)
     roll(ledger, now)
     if actual < cost then

@@ -9,7 +9,8 @@ local function general()
 
   -- The slot for which all of `costs` can be taken, or nil; then `holding` has the ledgers that hold it up, and `ready`
   -- is when to ask again, `least` before when it cannot be. One ledger alone can promise a time; several are taken at one
-  -- moment, when all of them are there, or what waits for one would be lost to the others.
+  -- moment, when all of them are there, or what waits for one would be lost to the others. `blocked` has the ledgers that
+  -- others wait for who came before, and until when: who only waits for those to go need not ask earlier.
   local function weigh(mine, costs, offset, blocked)
     local needed, slot, ready, least, holding, never = 0, base, base, base, nil, false
     for i = 1, #costs - offset do
@@ -29,12 +30,15 @@ local function general()
         elseif blocked and blocked[ledger.id] then
           holding = holding or {}
           holding[ledger.id] = true
-          ready = math.max(ready, now + (kind.sure or kind.wait)(ledger, now, cost))
+          local sure = (kind.sure or kind.wait)(ledger, now, cost)
+          ready = math.max(ready, sure > 0 and now + sure or blocked[ledger.id])
           least = math.max(least, now + wait)
         elseif promise then
           if kind.slot and kind.slot(ledger, now, cost) < 0 then
             holding = holding or {}
             holding[ledger.id] = true
+            ready = math.max(ready, now + (kind.slot_after or kind.wait)(ledger, now, cost))
+            least = math.max(least, now + wait)
           end
           slot = math.max(slot, now + wait)
         elseif wait > 0 or base > now then

@@ -11,6 +11,9 @@
 
   local process, seen = string.sub(stream, 1, 12), {}
 
+  -- When those who stay were found to be ready, by process and ticket.
+  local times = {}
+
   -- Whether a process still asks after its tickets: one that crashed does not.
   local function lives(of)
     if of == process then
@@ -67,7 +70,7 @@
     end
   end
 
-  -- Serve everybody whose turn has come; returns the ledgers that those who stay wait for.
+  -- Serve everybody whose turn has come; returns the ledgers that those who stay wait for, and until when.
   local function serve()
     local blocked, from = {}, 0
     while from < waiting do
@@ -113,8 +116,11 @@
           if #costs > 1 and ready < now + lease / 3 then
             tell_when(of, entry, ready)
           end
+          times[string.sub(entry, 1, 20)] = ready
+          -- Where only its own process knows when it can be served, those behind are called, or ask now and then.
+          local later = ready > now and ready or now + lease / 3
           for id in pairs(holding) do
-            blocked[id] = true
+            blocked[id] = math.max(blocked[id] or later, later)
           end
           if #KEYS == 1 then
             return blocked -- everybody behind needs the same ledgers
@@ -194,8 +200,11 @@
       else
         local _, entry = find(tickets[j])
         if entry then
-          local mine, costs = needs_of(entry)
-          local _, _, ready = weigh(mine, costs, 0, blocked)
+          local ready = times[field]
+          if not ready then
+            local mine, costs = needs_of(entry)
+            _, _, ready = weigh(mine, costs, 0, blocked)
+          end
           into[#into + 1] = 2
           into[#into + 1] = ready - now
         else

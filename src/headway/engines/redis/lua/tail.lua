@@ -31,9 +31,9 @@ end
 
 -- A ledger lives until it equals a fresh one, and a little longer: clients may rely on it until then. The time to live is
 -- written only when half of that little is used up.
-local renewed = expires < now + reset + GRACE / 2
+local renewed = due_for_renewal(reset)
 if renewed then
-  expires = now + reset + GRACE
+  expires = math.max(expires, now + reset + GRACE)
 end
 local answer = pack('<dddddddd', OK, now, seq, expires - now, math.max(0, quarantined - now),
   math.max(0, paused - now, halted - now), shift, waiting) .. epoch .. pack_numbers(said)
@@ -48,7 +48,7 @@ if not stored[1] then
   call('HSET', root, 'l', ARGV[6])
 end
 if renewed then
-  prolong(reset + GRACE)
+  prolong(expires - now)
 elseif fresh_queue then
   call('PEXPIRE', root .. ':q', math.ceil((expires - now) / 1000) + 1)
 end

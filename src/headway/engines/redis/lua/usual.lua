@@ -57,9 +57,9 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
     end
     if from > #ARGV then
       local reset = kind.reset_after(ledger, now)
-      local renewed = expires < now + reset + GRACE / 2
+      local renewed = due_for_renewal(reset)
       if renewed then
-        expires = now + reset + GRACE
+        expires = math.max(expires, now + reset + GRACE)
       end
       seq = seq + 1
       local answer = pack('<dddddddd', OK, now, seq, expires - now, 0, 0, shift, 0) .. epoch_seen

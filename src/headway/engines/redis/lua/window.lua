@@ -181,16 +181,17 @@ function window.more()
     return math.max(0, -ledger.free)
   end
 
+  -- Who was promised a time in a pause, or for after it, asks anew when that is changed: permits cool by their own time. If it
+  -- ends sooner, what they had is moved as they would be, or all that is taken next would be kept as long as that.
   function window.shift(ledger, now, by)
-    if ledger.free >= 0 then
-      return
+    local runs, least, ahead = ledger.cooling, usable(ledger.rule, now), {}
+    while by < 0 and runs.size > 0 and last_run(runs) > least do
+      local time, count = last_run(runs)
+      ahead[#ahead + 1] = {time, count}
+      remove_run(runs, time, count)
     end
-    local runs = ledger.cooling
-    for index = 0, runs.size - 1 do
-      local time, count = run_at(runs, index)
-      call('LSET', runs.key, index, pack(RUN, math.max(now + 1, time + by), count))
+    for i = #ahead, 1, -1 do
+      add_run(runs, math.max(least, ahead[i][1] + by), ahead[i][2])
     end
-    runs.first, runs.last = nil, nil
-    ledger.tally = ledger.tally + by
   end
 end

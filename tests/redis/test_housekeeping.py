@@ -1,0 +1,79 @@
+"""What a ledger keeps beside its permits: it goes with time, lives as long as the ledger, and is nobody else's."""
+
+import itertools
+import struct
+import threading
+import time
+
+import pytest
+from tests.redis.servers import eventually
+
+from headway import Limiter
+from headway.engines.redis.address import read_address
+from headway.engines.redis.engine import Engine
+
+OLD = struct.pack("<dd", (time.time() - 3600) * 1e6, (time.time() - 3600) * 1e6)
+
+
+@pytest.fixture
+def engines(valkey):
+    """engines(): an engine of its own, as another process would have it."""
+    made = []
+
+    def make():
+        made.append(Engine(read_address(valkey.url)))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+@pytest.mark.parametrize("limit", ["1000000/day aligned", "1000000/s; 1000000/day aligned"])
+def test_streams_of_the_dead_go_although_the_ledger_lives_until_a_certain_day(engines, valkey, name, limit):
+    """A calendar quota is prolonged once in its period, and not with every use: by then, many children were forked."""
+    limiter = Limiter(limit, name=name, engine=engines())
+    client, root = valkey.client(), f"headway:{{{name}}}"
+    limiter.acquire()
+    client.hset(root, mapping={f"c{number:016}": OLD for number in range(200)})
+    for _ in range(1024):
+        limiter.acquire()
+    assert client.hlen(root) < 20
+    assert client.pttl(root) > 60_000
+
+
+def test_grants_that_nobody_asks_after_any_more_go(engines, valkey, name):
+    """Where there is no end to be said, who was called by a message says nothing; and the list is never left alone."""
+    limiter = Limiter("10/s; 100/s", name=name, engine=engines())
+    client, root = valkey.client(), f"headway:{{{name}}}"
+    client.hset(f"{root}:g", mapping={f"{number:020}": OLD for number in range(200)})
+    recent = struct.pack("<dd", time.time() * 1e6, time.time() * 1e6)
+    client.hset(f"{root}:g", "recent", recent)
+    limiter.acquire()
+    assert client.hkeys(f"{root}:g") == [b"recent"]
+
+
+@pytest.mark.realtime
+def test_the_queue_lives_as_long_as_a_ledger_under_a_longer_limit(engines, valkey, name):
+    """A limit with a longer window is adopted while somebody stands."""
+    limiter = Limiter("1 concurrent; 10/s", name=name, engine=engines())
+    held = limiter.acquire()
+    thread = threading.Thread(target=lambda: limiter.acquire(timeout=30).complete())
+    thread.start()
+    eventually(lambda: limiter.peek().waiting, "somebody who stands")
+    assert not Limiter("1 concurrent; 10/hour", name=name, engine=engines()).try_acquire()
+    client, root = valkey.client(), f"headway:{{{name}}}"
+    assert client.pttl(root) > 3_000_000
+    assert client.pttl(f"{root}:q") >= client.pttl(root) - 1000
+    held.complete()
+    thread.join(30)
+
+
+def test_a_process_with_many_keys_does_not_name_a_stream_twice(engines, name):
+    """All keys of a limiter with metrics share a root: a second stream of the same name would overtake the first."""
+    engine = engines()
+    limiter = Limiter({"host": "10 concurrent", "all": "1000/s"}, name=name, engine=engine)
+    limiter.acquire({"host": "first"}).complete()
+    engine._streams = itertools.count(0x10000)
+    limiter.acquire({"host": "many later"}).complete()
+    limiter.acquire({"host": "first"}).complete()

@@ -1,0 +1,99 @@
+"""A pause that is lifted or made longer while somebody sleeps until its end: nobody is left, no window is broken."""
+
+import threading
+import time
+
+import pytest
+from tests.redis.crew import most_in_any
+from tests.redis.servers import eventually
+
+from headway import Limiter, Spacing, Window
+
+pytestmark = pytest.mark.realtime
+
+SOON = 5
+
+
+class Sleepers:
+    """Threads that each take a permit, and when they had it."""
+
+    def __init__(self, limiter):
+        self.limiter = limiter
+        self.went: list[float] = []
+        self.threads: list[threading.Thread] = []
+
+    def send(self, number, key=None):
+        before = len(self.limiter._spec.waiters)
+        for _ in range(number):
+            self.threads.append(threading.Thread(target=self._go, args=(key,)))
+            self.threads[-1].start()
+        eventually(lambda: len(self.limiter._spec.waiters) == before + number, "those who sleep")
+
+    def _go(self, key):
+        self.limiter.acquire(key, timeout=60)
+        self.went.append(time.monotonic())
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(60)
+        return sorted(self.went)
+
+
+@pytest.fixture
+def make(valkey, name, connect):
+    """make(limit): with a lease that is longer than the test, so that messages alone are quick."""
+    made = []
+
+    def make(limit):
+        made.append(Limiter(limit, name=name, engine=connect(f"{valkey.url}?lease=60"), engine_timeout=2))
+        return made[-1]
+
+    yield make
+    for limiter in made:
+        limiter.close()
+
+
+def test_a_pause_that_is_made_longer_gives_no_permit_twice(make):
+    """Who sleeps until its end takes a permit that counts from when it goes, not from when the first pause ended."""
+    limiter = make(Window(3, per=1))
+    sleepers = Sleepers(limiter)
+    limiter.pause(0.4)
+    sleepers.send(3)
+    limiter.pause(2.0)
+    sleepers.send(3)
+    assert most_in_any(0.95, sleepers.join()) == 3
+
+
+def test_a_lifted_pause_lets_nobody_have_what_still_cools(make):
+    limiter = make(Window(3, per=2))
+    sleepers = Sleepers(limiter)
+    for _ in range(3):
+        sleepers._go(None)
+    limiter.pause(1.5)
+    sleepers.send(2)
+    limiter.pause(0)
+    assert most_in_any(1.9, sleepers.join()) == 3
+
+
+@pytest.mark.parametrize("key", [None, "alice"])
+@pytest.mark.parametrize("limit", [Window(3, per=1), Spacing(0.5)])
+def test_who_sleeps_until_the_end_of_a_pause_goes_when_it_is_lifted(make, limit, key):
+    """Whether it was a pause of its own key or of all; and what it takes is back in time."""
+    limiter = make(limit)
+    sleepers = Sleepers(limiter)
+    limiter.pause(50)
+    sleepers.send(1, key)
+    limiter.pause(0)
+    lifted = time.monotonic()
+    assert sleepers.join()[0] - lifted < SOON
+    eventually(lambda: limiter.peek(key).reset_after == 0, "a ledger as new", within=SOON)
+
+
+def test_a_pause_of_all_that_is_made_longer_holds_those_up_who_slept_until_its_end(make):
+    limiter = make(Window(3, per=1))
+    sleepers = Sleepers(limiter)
+    limiter.pause(0.5)
+    sleepers.send(2, "alice")
+    limiter.pause(1.5)
+    ends = time.monotonic() + 1.4
+    assert min(sleepers.join()) > ends
