@@ -107,7 +107,7 @@ def sleep_to_slot(ask: Ask) -> Errand[None]:
         account.sleep(ask)
         try:
             spec = account.spec
-            sure = spec.sure_for()
+            sure = spec.sure_for(account)
             # A pause moves every promised slot.
             while not ask.void and now < (slot := ask.slot + account.moved(ask)):
                 far = slot - sure

@@ -39,12 +39,10 @@ _T = TypeVar("_T")
 class FleetDesk(Limiter):
     """The hot half of a `FleetLimiter`, which furnishes it."""
 
-    __slots__ = ("_clock", "_engine", "_held", "_leased", "_spec", "_standby")
+    __slots__ = ("_clock", "_engine", "_spec", "_standby")
 
     _clock: Clock
     _engine: Engine
-    _held: bool
-    _leased: list[int]
     _spec: Spec
     _standby: Standby
 
@@ -152,7 +150,7 @@ class FleetDesk(Limiter):
         return denied(ask, key)
 
     def _got(self, ask: Ask, key: Key, cost: Cost) -> Permit:
-        permit = new_fleet_permit(self, ask, self._held, self._leased)
+        permit = new_fleet_permit(self, ask)
         if self._listener is not None:
             self._listener.tell("granted", key, cost)
         return permit
@@ -204,7 +202,7 @@ class FleetDesk(Limiter):
             book.ended += 1
             if how == ABANDON:
                 book.abandoned += 1
-            elif how == COMPLETE and self._held:
+            elif how == COMPLETE and permit._held:
                 book.flight_ns += max(0, self._clock.now() - permit._ask.slot)
             if book.ended & 255 == 0:
                 book.check_health()

@@ -175,8 +175,12 @@ class Limiter(Desk):
     def _flat_rules(self, limits: dict[str, Limit], clock: Clock) -> tuple[Rule, ...]:
         return tuple(rule for limit in limits.values() for rule in self._rules_of(limit, clock))
 
+    def _own_limits(self, limit: Limits) -> dict[str, Limit]:
+        """What an override says."""
+        return metrics_of(limit, self._remote)
+
     def _checked_override(self, key: str, limit: Limits, clock: Clock) -> tuple[Rule, ...]:
-        own = metrics_of(limit, self._remote)
+        own = self._own_limits(limit)
         limits = {**self._limits, **own}
         rules = self._flat_rules(limits, clock)
         if set(own) - set(self._limits) or len(rules) != len(self._flat_rules(self._limits, clock)):

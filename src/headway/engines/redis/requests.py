@@ -258,7 +258,7 @@ class Ask(Request):
         self.epoch = epoch
         self.heard = received
         self.slot = received + spec.stretched(delay) if delay > 0 else received
-        self.expires = sent + spec.allowance_ns
+        self.expires = sent + self.account.allowance_ns
         if delay > 0:
             self.expires += int(delay * TICK)
         # Last: another thread may look at it just now, to give it back.
