@@ -62,7 +62,13 @@ def test_no_socket(connect, tmp_path):
 def test_a_wrong_password(make_server, connect):
     server = make_server(requirepass="right")
     both_raise(connect(f"redis://:{SECRET}@{HOST}:{server.port}"), EngineUnavailable, "(?i)password")
-    both_raise(connect(f"redis://{HOST}:{server.port}"), EngineUnavailable, "(?i)auth")
+    both_raise(
+        connect(f"redis://{HOST}:{server.port}"), EngineUnavailable, "it asks for a password: redis://"
+    )
+
+
+def test_a_database_that_is_not_there(valkey, connect):
+    both_raise(connect(f"{valkey.url.removesuffix('/0')}/99"), EngineUnavailable, "(?i)db index")
 
 
 def test_a_host_that_does_not_exist(connect):
@@ -119,9 +125,11 @@ def test_what_is_no_address(uri, match):
 
 
 def test_without_redis_py():
-    script = "import sys; sys.modules['redis'] = None; import headway; headway.Limiter('1/s', name='x', engine='redis://db')"
+    script = "import sys; sys.modules['redis'] = None; import headway; headway.Limiter('1/s', name='x', engine='redis://:SECRET@db')"
+    script = script.replace("SECRET", SECRET)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "pip install 'headway[redis]'" in done.stderr.splitlines()[-1]
+    assert SECRET not in done.stderr.splitlines()[-1]
 
 
 def test_an_engine_travels_by_its_address(valkey, connect):
