@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,14 @@ class FleetLimiter(FleetDesk):
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
         self._standby = Standby(
-            own_name, on_engine_error, local_share, self._limits, overrides, self._remote, self._clock
+            own_name,
+            on_engine_error,
+            local_share,
+            self._limits,
+            overrides,
+            self._remote,
+            self._clock,
+            on_event,
         )
         rules = self._flat_rules(self._limits, self._clock)
         for own in overrides.values() if isinstance(overrides, Mapping) else ():
@@ -145,7 +152,8 @@ class FleetLimiter(FleetDesk):
     def _own_limits(self, limit: Limits) -> dict[str, Limit]:
         limits = metrics_of(limit, self._remote)
         return {
-            metric: fleet_terms.at_distance(part, self._engine, measure=False) for metric, part in limits.items()
+            metric: fleet_terms.at_distance(part, self._engine, measure=False)
+            for metric, part in limits.items()
         }
 
     def _checked_override(self, key: str, limit: Limits, clock: Any) -> tuple[Rule, ...]:
@@ -257,8 +265,10 @@ class FleetLimiter(FleetDesk):
         self.retarget(limit)
 
     def stats(self) -> Stats:
-        spec = self._spec
-        return replace(Limiter.stats(self), waiting=len(spec.waiters), keys=len(spec.accounts))
+        spec, own, instead = self._spec, Limiter.stats(self), self._standby.stats()
+        if instead is not None:
+            own = Stats(*(getattr(own, part.name) + getattr(instead, part.name) for part in fields(Stats)))
+        return replace(own, waiting=len(spec.waiters) + own.waiting, keys=len(spec.accounts))
 
     def close(self) -> None:
         self._spec.close()

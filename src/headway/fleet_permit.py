@@ -280,6 +280,9 @@ class HeldFleetPermit(FleetPermit):
             lease.dropped = True
         self._book.abandoned += 1
         self._book.ended += 1
+        listener = self._limiter._listener
+        if listener is not None:
+            listener.tell_drop(self)
         warnings.warn(
             f"{self!r} was dropped without an end and counts as abandoned: "
             "use `with limiter.hold():`, or call complete(), cancel() or abandon()",
