@@ -520,24 +520,24 @@ class Talk:
         if spec.on_loss == "trust":
             account.epoch, account.expires = b"", 0
             if self.status == words.CLOCK and self.lives:
-                return numbers(words.QUARANTINE, 0)  # what it has noted lies in the future now
+                return numbers(words.QUARANTINE, 0, 0)  # what it has noted lies in the future now
             return numbers(words.TRUST) if self.status == words.MOVED else None
         if self.status == words.MOVED and (yield from complete_file()):
             return numbers(words.TRUST)
         if self.status == words.LOST and not account.epoch:
             return None
-        ticks, capped = spec.quarantine(account, self.now)
+        ticks, whole = spec.quarantine(account, self.now)
         log.error(
             "limiter %r: %s; nothing is granted for %.3g s%s",
             spec.name,
             WHY[int(self.status)],
             ticks / 1e6,
             ", then it is trusted (max_quarantine), so a longer window may see more than its limit"
-            if capped
+            if whole
             else "",
         )
         spec.tell("quarantine", account, ticks / 1e6)
-        return numbers(words.QUARANTINE, ticks)
+        return numbers(words.QUARANTINE, ticks, whole)
 
 
 def complete_file() -> Generator[bytes, Any, bool]:

@@ -415,15 +415,17 @@ class Renew(Request):
 class Look(Request):
     """How things stand."""
 
-    __slots__ = ("rows", "width")
+    __slots__ = ("quarantine", "rows", "width")
 
     def __init__(self, account: Account, costs: tuple[int, ...]) -> None:
         Request.__init__(self, account, numbers(words.LOOK, *costs))
         self.width = len(costs)
         self.rows: list[Row] = []
+        self.quarantine = 0.0
 
     def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
+        self.quarantine = talk.quarantine
         self.rows, position = rows_of(said, position, self.width)
         return position
 

@@ -149,7 +149,9 @@ class Spec(Terms):
         if rules == self.rules:
             return self.text
         parts = zip(self.names, rules, strict=True)
-        return "; ".join(f"{name}: {rule.limit}" if name else str(rule.limit) for name, rule in parts).encode()
+        return "; ".join(
+            f"{name}: {rule.limit}" if name else str(rule.limit) for name, rule in parts
+        ).encode()
 
     def allowance_of(self, rules: tuple[Rule, ...]) -> int:
         """How late after its slot a permit may still be spent, on our clock."""
@@ -162,7 +164,9 @@ class Spec(Terms):
         if found is None:
             if len(self.accounts) >= self.room_for:
                 self.tidy()
-            found = self.accounts.setdefault(keys, Account(self, self.places(keys), keys[0], self.rules_of(keys)))
+            found = self.accounts.setdefault(
+                keys, Account(self, self.places(keys), keys[0], self.rules_of(keys))
+            )
         return found
 
     def tidy(self) -> None:
@@ -250,8 +254,8 @@ class Spec(Terms):
         passed = (ticks - anchor.ticks) * TICK
         return min(latest, anchor.sent + int(passed * (1 - drift if passed > 0 else 1 + drift)))
 
-    def quarantine(self, account: Account, now: float = 0.0) -> tuple[float, bool]:
-        """How long until whatever was forgotten is harmless, and whether `max_quarantine` cut it short.
+    def quarantine(self, account: Account, now: float = 0.0) -> tuple[float, float]:
+        """How long until all that was forgotten is harmless, capped; and uncapped, if the cap cut it short (else 0).
 
         `now` is the server's time: a period of the calendar ends by that, and our own clock may be wrong. 0 if nobody
         knows it.
@@ -259,8 +263,8 @@ class Spec(Terms):
         now = int(now) or time.time_ns() // TICK
         needed = max(self._harmless(rule, now) for rule in account.rules) * MARGIN + 100_000
         if self.max_quarantine is not None and needed > self.max_quarantine:
-            return float(self.max_quarantine), True
-        return float(int(needed)), False
+            return float(self.max_quarantine), float(int(needed))
+        return float(int(needed)), 0.0
 
     def _harmless(self, rule: Rule, now: int) -> float:
         match rule:

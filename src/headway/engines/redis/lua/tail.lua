@@ -35,7 +35,8 @@ local renewed = expires < now + reset + GRACE / 2
 if renewed then
   expires = now + reset + GRACE
 end
-local answer = pack('<dddddddd', OK, now, seq, expires - now, math.max(0, quarantined - now),
+local held = quarantined > now and quarantined - now or born > now and now - born or 0
+local answer = pack('<dddddddd', OK, now, seq, expires - now, held,
   math.max(0, paused - now, halted - now), shift, waiting) .. epoch .. pack_numbers(said)
 local meta = pack('<dddddddddd', FORMAT, seq, now, quarantined, paused, expires, waiting, shift, governed, born)
   .. epoch .. served_by
