@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headway import fleet_terms
@@ -102,7 +103,7 @@ class FleetLimiter(FleetDesk):
         book = Book(None, self._clock, False)
         book.name = own_name
         book.metrics = [metric or None for metric in self._metric_of_each_rule(self._limits)]
-        book.health = check_health
+        book.health = partial(check_health, tick_ns=TICK)
         book.on_block = warn_blocking
         self._furnish(book, self._limits, rules)
         self._spec = Spec(

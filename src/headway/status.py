@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from headway.core.ledger import FOREVER
 from headway.core.limits import Limit
+from headway.errors import seconds_text
 
 SECOND = 1_000_000_000
 
@@ -145,7 +146,7 @@ class Denied:
             if self._in_doubt
             else ""
         )
-        return f"<Denied: {self.limit}, retry after {self.retry_after:g} s{why}{key}>"
+        return f"<Denied: {self.limit}, retry after {seconds_text(self.retry_after)}{why}{key}>"
 
 
 @dataclass(frozen=True, slots=True)
