@@ -112,12 +112,18 @@ class RateLimited(HeadwayError):
 
     def _why(self) -> str:
         wait = seconds_text(self.retry_after)
-        retry = "it is not known when to retry" if math.isinf(self.retry_after) else f"retry in {wait}"
+        exact = getattr(self.status, "exact", True)
+        retry = f"retry in {wait}"
+        if math.isinf(self.retry_after):
+            retry = "it is not known when to retry"
+        elif not exact:
+            least = f", but not within {wait}" if self.retry_after >= 0.001 else ""
+            retry = f"permits are out, so it is not known when to retry{least}"
         if self.reason == "never":
             return "this limit never grants it, so waiting does not help"
         if self.reason == "timeout" and self.timeout is not None:
             allowed = f"timeout={seconds_text(self.timeout)}"
-            if self.timeout < self.retry_after < math.inf:
+            if exact and self.timeout < self.retry_after < math.inf:
                 return f"would have to wait {wait}, longer than {allowed}"
             return f"not granted within {allowed}; {retry}"
         if self.reason == "max_waiting":

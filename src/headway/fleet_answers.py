@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.words import NEVER, REFUSED, STANDING, TICK
+from headway.engines.redis.words import NEVER, REFUSED, TICK
 from headway.errors import RateLimited
 from headway.status import Denied, Status, seconds, status_of
 
@@ -35,9 +35,9 @@ def limited(
     """The answer to who would have waited, but not for so long or not with so many."""
     known = status_of(survey(ask), in_doubt(ask)) if ask.rows else None
     never = ask.verdict == REFUSED
-    retry = math.inf if never or known is None else known.retry_after
-    if ask.verdict == STANDING:
-        retry = max(0, ask.ready - ask.account.spec.clock.now()) / 1e9
+    retry = math.inf
+    if not never and (known is not None or ask.stood):
+        retry = known.retry_after if known is not None else 0.0  # permits are out: the least that it can be
     return RateLimited(
         retry,
         limit=ask.account.rules[0].limit if known is None else known.limit,
