@@ -225,6 +225,15 @@ def test_a_primary_that_may_be_isolated(make_sentinels, connect, caplog):
     both_raise(connect(f"{primary.url}?strict=true"), InvalidArgument, "min-replicas-to-write of at least 1")
     primary.client().config_set("min-replicas-to-write", 1)
     caplog.clear()
+    Limiter(
+        "5/minute", name="y", engine=connect(f"{primary.url}?lease=6")
+    ).peek()  # it stops after 10 s, and another may grant after 6
+    assert "CONFIG SET min-replicas-max-lag 6" in caplog.text
+    both_raise(
+        connect(f"{primary.url}?lease=7&strict=true"), InvalidArgument, "max-lag from 1 to 7 s.*it is 10"
+    )
+    primary.client().config_set("min-replicas-max-lag", 5)
+    caplog.clear()
     use(connect(f"{primary.url}?strict=1"))
     assert not caplog.records
 
