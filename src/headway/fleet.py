@@ -197,7 +197,12 @@ class FleetLimiter(FleetDesk):
         except BaseException as error:  # noqa: BLE001 - raised again, if nobody decides instead
             return self._unanswered(ask, error, key, cost).reserve(key, cost=cost)
         if ask.verdict != GRANTED:
-            raise self._limited_by(ask, key, cost, reason(ask), None)
+            limited = self._limited_by(ask, key, cost, reason(ask), None)
+            wait_ns, _ = self._spec.backoff(ask)
+            if wait_ns is None:
+                raise limited
+            # When a slot can be reserved again, which is before it has come.
+            raise RateLimited(wait_ns / 1e9, limit=limited.limit, key=limited.key, status=limited.status)
         permit = self._got(ask, key, cost)
         if ask.slot > ask.heard:
             permit.promise(ask.slot)

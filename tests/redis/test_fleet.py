@@ -314,6 +314,25 @@ def test_throttle_takes_its_name_from_the_function(server):
         headway.throttle("2/minute", engine=server.url)(lambda: None)
 
 
+def test_who_may_not_reserve_is_told_when_it_may(server, name):
+    for engine in ("memory://", server.url):
+        limiter = Limiter(Spacing(2, max_reserved=1), name=name, engine=engine)
+        limiter.acquire()
+        limiter.reserve()
+        with pytest.raises(RateLimited) as caught:
+            limiter.reserve()
+        assert 1.5 < caught.value.retry_after < 2.1
+        assert 3.5 < caught.value.status.retry_after < 4.1
+
+
+def test_a_key_may_be_any_text(server, name):
+    for engine in ("memory://", server.url):
+        limiter = Limiter("1/minute", name=name, engine=engine)
+        for key in ("", "\udcff", "a\0b", "\n", "x" * 3000, "größe"):
+            assert limiter.try_acquire(key)
+            assert not limiter.try_acquire(key)
+
+
 def test_names_that_look_alike_are_not_the_same(server):
     first = Limiter("1/minute", name="a:b", engine=server.url)
     other = Limiter("1/minute", name="a", engine=server.url)

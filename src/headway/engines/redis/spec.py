@@ -298,7 +298,7 @@ def escape(text: str) -> str:
     ('user%3A42', '%7Bx%7D', '%2Ftasks%2Fsend')
     """
     return (
-        quote(text, safe="@!$'()*,;= +&~.-_[]<>|^\\\"`?#")
+        quote(text, safe="@!$'()*,;= +&~.-_[]<>|^\\\"`?#", errors="surrogatepass")
         if not text.isalnum() or not text.isascii()
         else text
     )
