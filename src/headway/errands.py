@@ -13,8 +13,9 @@ import random
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from headway.engines.redis.requests import Poll
+from headway.engines.redis.requests import Look, Poll
 from headway.engines.redis.words import DENIED, GRANTED, REFUSED, STANDING
+from headway.errors import HeadwayError
 from headway.flows import Late
 
 if TYPE_CHECKING:
@@ -61,12 +62,28 @@ def obtain(ask: Ask, deadline: int | None, most: int | None, again: Callable[[],
             waiters.discard(before)
             yield Say(ask)
         spec.check_open()
+    except Late:
+        ask.withdraw()
+        yield from look_back(ask)
+        raise
     except BaseException:
         ask.withdraw()
         raise
     finally:
         waiters.discard(ask)
     return ask
+
+
+def look_back(ask: Ask) -> Errand[None]:
+    """How things stand, for who gave up: in the queue one is only told when to ask again."""
+    if ask.rows or ask.verdict == REFUSED:
+        return
+    look = Look(ask.account, ask.costs)
+    try:
+        yield Say(look)
+    except HeadwayError:
+        return  # it is late already, and that is what is said
+    ask.rows, ask.quarantine = look.rows, look.quarantine
 
 
 def served(ask: Ask, deadline: int | None) -> Errand[bool]:
@@ -107,7 +124,7 @@ def sleep_to_slot(ask: Ask) -> Errand[None]:
         account.sleep(ask)
         try:
             spec = account.spec
-            sure = spec.sure_for()
+            sure = spec.sure_for(account)
             # A pause moves every promised slot.
             while not ask.void and now < (slot := ask.slot + account.moved(ask)):
                 far = slot - sure

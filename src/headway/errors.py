@@ -74,7 +74,7 @@ class HeadwayError(Exception):
 class RateLimited(HeadwayError):
     """No permit. `retry_after` is in seconds, `inf` when waiting will not help.
 
-    `reason` is one of "limit", "timeout", "max_waiting", "paused", "never".
+    `reason` is one of "limit", "timeout", "max_waiting", "paused", "quarantine", "never".
 
     >>> print(RateLimited(0.25, limit="100/minute", key="u1"))
     rate limited: 100/minute for key 'u1'; retry in 0.25 s
@@ -93,6 +93,7 @@ class RateLimited(HeadwayError):
         reason: str = "limit",
         timeout: float | None = None,
         max_waiting: int | None = None,
+        held_up: str = "",
     ) -> None:
         self.retry_after = retry_after
         self.limit = limit
@@ -101,7 +102,7 @@ class RateLimited(HeadwayError):
         self.reason = reason
         self.timeout = timeout
         self.max_waiting = max_waiting
-        super().__init__(f"rate limited: {self._subject()}{self._why()}")
+        super().__init__(f"rate limited: {self._subject()}{self._why()}{self._note(held_up)}")
 
     def _subject(self) -> str:
         limit = "" if self.limit is None else str(self.limit)
@@ -111,18 +112,34 @@ class RateLimited(HeadwayError):
 
     def _why(self) -> str:
         wait = seconds_text(self.retry_after)
-        retry = "it is not known when to retry" if math.isinf(self.retry_after) else f"retry in {wait}"
+        exact = getattr(self.status, "exact", True)
+        retry = f"retry in {wait}"
+        if math.isinf(self.retry_after):
+            retry = "it is not known when to retry"
+        elif not exact:
+            least = f", but not within {wait}" if self.retry_after >= 0.001 else ""
+            retry = f"permits are out, so it is not known when to retry{least}"
         if self.reason == "never":
             return "this limit never grants it, so waiting does not help"
         if self.reason == "timeout" and self.timeout is not None:
             allowed = f"timeout={seconds_text(self.timeout)}"
-            if self.timeout < self.retry_after < math.inf:
+            if exact and self.timeout < self.retry_after < math.inf:
                 return f"would have to wait {wait}, longer than {allowed}"
             return f"not granted within {allowed}; {retry}"
         if self.reason == "max_waiting":
             bound = "" if self.max_waiting is None else f" (max_waiting={self.max_waiting})"
             return f"too many are waiting already{bound}; {retry}"
-        return f"paused; {retry}" if self.reason == "paused" else retry
+        return retry
+
+    def _note(self, held_up: str) -> str:
+        """What holds everybody up, whatever the reason is that this one does not wait for it."""
+        if "paused" in (held_up, self.reason):
+            return " (paused)"
+        if "quarantine" in (held_up, self.reason):
+            return " (in quarantine: the ledger was lost, and what it forgot is waited for)"
+        if getattr(self.status, "in_doubt", 0):
+            return " (in doubt: the ledger was lost, and max_quarantine cut the wait short)"
+        return ""
 
 
 class Closed(HeadwayError):

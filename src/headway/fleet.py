@@ -8,14 +8,14 @@ what happens once or rarely: construction, looking, reserving, pausing, changing
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headway import fleet_terms
 from headway.clock import as_clock
-from headway.core.concurrency import ConcurrencyRule
 from headway.core.durations import to_ns
 from headway.core.ledger import Rule
 from headway.core.limits import Limit
@@ -86,15 +86,24 @@ class FleetLimiter(FleetDesk):
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
         self._standby = Standby(
-            own_name, on_engine_error, local_share, self._limits, overrides, self._remote, self._clock
+            own_name,
+            on_engine_error,
+            local_share,
+            self._limits,
+            overrides,
+            self._remote,
+            self._clock,
+            on_event,
         )
         rules = self._flat_rules(self._limits, self._clock)
+        for own in overrides.values() if isinstance(overrides, Mapping) else ():
+            self._from_afar(own)  # what has to be measured is measured now
         self._check_overrides(overrides, self._clock)
         # A book of our own: it checks requests and counts, and decides nothing.
         book = Book(None, self._clock, False)
         book.name = own_name
         book.metrics = [metric or None for metric in self._metric_of_each_rule(self._limits)]
-        book.health = check_health
+        book.health = partial(check_health, tick_ns=TICK)
         book.on_block = warn_blocking
         self._furnish(book, self._limits, rules)
         self._spec = Spec(
@@ -104,9 +113,8 @@ class FleetLimiter(FleetDesk):
             fleet_terms.text_of(self._limits),
             book.metrics,
             rules,
-            None if overrides is None else self._rules_for_key,
+            None if overrides is None else self._rules_for,
             timeout_ns=engine_timeout_ns,
-            allowance_ns=fleet_terms.allowance_ns(rules, self._engine),
             on_loss=on_ledger_loss,
             max_quarantine_ns=max_quarantine_ns,
             tell=self._tell_trouble,
@@ -129,8 +137,6 @@ class FleetLimiter(FleetDesk):
         names = [name or "" for name in book.metrics]
         book.furnish(rules, [self._chooser(i, names, self._clock) for i in range(len(rules))])
         book.solo = False
-        self._held = any(rule.held for rule in rules)
-        self._leased = [i for i, rule in enumerate(rules) if isinstance(rule, ConcurrencyRule)]
 
     def _rules_of(self, limit: Limit, clock: Any) -> tuple[Rule, ...]:  # noqa: ARG002 - the server's clock counts
         if limit not in self._rules:
@@ -139,11 +145,25 @@ class FleetLimiter(FleetDesk):
             self._rules[limit] = fleet_terms.rules_at(limit, self._engine)
         return self._rules[limit]
 
-    def _rules_for_key(self, key: str) -> tuple[Rule, ...]:
-        limit = self._overrides(key) if callable(self._overrides) else (self._overrides or {}).get(key)
-        if limit is None:
-            return self._spec.rules
-        return self._checked_override(key, limit, self._clock)
+    def _rules_for(self, keys: tuple[str | None, ...]) -> tuple[Rule, ...]:
+        shelves = self._book.shelves
+        each = keys if self._spec.metrics else keys * len(shelves)
+        return tuple(shelf.rule_for(key) for shelf, key in zip(shelves, each, strict=True))
+
+    def _own_limits(self, limit: Limits) -> dict[str, Limit]:
+        limits = metrics_of(limit, self._remote)
+        return {
+            metric: fleet_terms.at_distance(part, self._engine, measure=False)
+            for metric, part in limits.items()
+        }
+
+    def _checked_override(self, key: str, limit: Limits, clock: Any) -> tuple[Rule, ...]:
+        rules = Limiter._checked_override(self, key, limit, clock)
+        own = self._flat_rules(self._limits, clock)
+        if "" not in self._limits and any(type(a) is not type(b) for a, b in zip(rules, own, strict=True)):
+            # Those who wait at one root are served by whoever comes, and he has to know every kind that is there.
+            raise InvalidArgument("overrides", {key: limit}, "limits of the same kinds as the metrics' own")
+        return rules
 
     def _tell_trouble(self, kind: str, account: Account, length: float) -> None:
         if self._listener is not None:
@@ -177,7 +197,12 @@ class FleetLimiter(FleetDesk):
         except BaseException as error:  # noqa: BLE001 - raised again, if nobody decides instead
             return self._unanswered(ask, error, key, cost).reserve(key, cost=cost)
         if ask.verdict != GRANTED:
-            raise self._limited_by(ask, key, cost, reason(ask), None)
+            limited = self._limited_by(ask, key, cost, reason(ask), None)
+            wait_ns, _ = self._spec.backoff(ask)
+            if wait_ns is None:
+                raise limited
+            # When a slot can be reserved again, which is before it has come.
+            raise RateLimited(wait_ns / 1e9, limit=limited.limit, key=limited.key, status=limited.status)
         permit = self._got(ask, key, cost)
         if ask.slot > ask.heard:
             permit.promise(ask.slot)
@@ -237,7 +262,6 @@ class FleetLimiter(FleetDesk):
         self._limits = limits
         # The book decides nothing here: it only has to know by which rules requests are checked.
         self._furnish(self._book, limits, rules)
-        self._spec.allowance_ns = fleet_terms.allowance_ns(rules, self._engine)
         self._spec.declare(fleet_terms.text_of(limits), rules)
         self._standby.retarget(limits)
         # A copy that is made of it elsewhere says what this one says: the newest governs.
@@ -251,8 +275,10 @@ class FleetLimiter(FleetDesk):
         self.retarget(limit)
 
     def stats(self) -> Stats:
-        spec = self._spec
-        return replace(Limiter.stats(self), waiting=len(spec.waiters), keys=len(spec.accounts))
+        spec, own, instead = self._spec, Limiter.stats(self), self._standby.stats()
+        if instead is not None:
+            own = Stats(*(getattr(own, part.name) + getattr(instead, part.name) for part in fields(Stats)))
+        return replace(own, waiting=len(spec.waiters) + own.waiting, keys=len(spec.accounts))
 
     def close(self) -> None:
         self._spec.close()

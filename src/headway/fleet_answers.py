@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.words import NEVER, REFUSED, STANDING, TICK
+from headway.engines.redis.words import NEVER, REFUSED, TICK
 from headway.errors import RateLimited
 from headway.status import Denied, Status, seconds, status_of
 
@@ -21,23 +21,23 @@ _UNTOLD: Row = (0, NEVER, NEVER, 0, 0, 0)
 
 def status(look: Look) -> Status:
     """How things stand."""
-    return status_of(survey(look))
+    return status_of(survey(look), in_doubt(look))
 
 
 def denied(ask: Ask, key: Key) -> Denied:
     """The answer to who does not wait."""
-    return Denied(key, survey(ask), reason(ask))
+    return Denied(key, survey(ask), reason(ask), in_doubt(ask))
 
 
 def limited(
     ask: Ask, key: Key, why: str, timeout_ns: int | None, max_waiting: int | None = None
 ) -> RateLimited:
     """The answer to who would have waited, but not for so long or not with so many."""
-    known = status_of(survey(ask)) if ask.rows else None
+    known = status_of(survey(ask), in_doubt(ask)) if ask.rows else None
     never = ask.verdict == REFUSED
-    retry = math.inf if never or known is None else known.retry_after
-    if ask.verdict == STANDING:
-        retry = max(0, ask.ready - ask.account.spec.clock.now()) / 1e9
+    retry = math.inf
+    if not never and (known is not None or ask.stood):
+        retry = known.retry_after if known is not None else 0.0  # permits are out: the least that it can be
     return RateLimited(
         retry,
         limit=ask.account.rules[0].limit if known is None else known.limit,
@@ -46,6 +46,7 @@ def limited(
         reason="never" if never else why,
         timeout=None if timeout_ns is None else seconds(timeout_ns),
         max_waiting=max_waiting,
+        held_up=reason(ask),
     )
 
 
@@ -54,6 +55,11 @@ def reason(ask: Ask) -> str:
     if ask.quarantine > 0:
         return "quarantine"
     return "paused" if ask.pause > 0 else "limit"
+
+
+def in_doubt(request: Ask | Look) -> float:
+    """For how many seconds still a loss may matter of which the quarantine was cut short."""
+    return max(0.0, -request.quarantine) * TICK / 1e9
 
 
 def survey(request: Ask | Look) -> list[tuple[Any, int, int, int, int, int, bool]]:

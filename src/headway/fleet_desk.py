@@ -39,12 +39,10 @@ _T = TypeVar("_T")
 class FleetDesk(Limiter):
     """The hot half of a `FleetLimiter`, which furnishes it."""
 
-    __slots__ = ("_clock", "_engine", "_held", "_leased", "_spec", "_standby")
+    __slots__ = ("_clock", "_engine", "_spec", "_standby")
 
     _clock: Clock
     _engine: Engine
-    _held: bool
-    _leased: list[int]
     _spec: Spec
     _standby: Standby
 
@@ -75,26 +73,30 @@ class FleetDesk(Limiter):
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         ask = self._patient_question(key, cost, deadline)
+        since = 0
         try:
             lane_of_threads(ask.account).ask(ask)
             if not ask.spendable():
+                since = ask.heard
                 ask = self._run(self._waiting(ask, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
             instead = self._unanswered(ask, error, key, cost, timeout)
             return instead.acquire(key, cost=cost, timeout=self._left(deadline))
-        return self._got(ask, key, cost)
+        return self._got(ask, key, cost, since)
 
     async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         ask = self._patient_question(key, cost, deadline)
+        since = 0
         try:
             await lane_of_tasks(ask.account, need_loop()).ask(ask)
             if not ask.spendable():
+                since = ask.heard
                 ask = await self._run_async(self._waiting(ask, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
             instead = self._unanswered(ask, error, key, cost, timeout)
             return await instead.acquire_async(key, cost=cost, timeout=self._left(deadline))
-        return self._got(ask, key, cost)
+        return self._got(ask, key, cost, since)
 
     # -- questions ---------------------------------------------------------------------------------------
 
@@ -151,10 +153,14 @@ class FleetDesk(Limiter):
         self._tell_denied(key, cost)
         return denied(ask, key)
 
-    def _got(self, ask: Ask, key: Key, cost: Cost) -> Permit:
-        permit = new_fleet_permit(self, ask, self._held, self._leased)
+    def _got(self, ask: Ask, key: Key, cost: Cost, since: int = 0) -> Permit:
+        """`since`: when it began to wait, if it had to."""
+        permit = new_fleet_permit(self, ask)
         if self._listener is not None:
-            self._listener.tell("granted", key, cost)
+            if since:
+                self._listener.tell("waited", key, cost, (self._clock.now() - since) / 1e9)
+            else:
+                self._listener.tell("granted", key, cost)
         return permit
 
     def _unanswered(
@@ -204,7 +210,7 @@ class FleetDesk(Limiter):
             book.ended += 1
             if how == ABANDON:
                 book.abandoned += 1
-            elif how == COMPLETE and self._held:
+            elif how == COMPLETE and permit._held:
                 book.flight_ns += max(0, self._clock.now() - permit._ask.slot)
             if book.ended & 255 == 0:
                 book.check_health()

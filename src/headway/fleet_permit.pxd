@@ -1,4 +1,5 @@
 cimport cython
+from headway.engines.redis.account cimport Account
 from headway.engines.redis.requests cimport Ask
 from headway.desk cimport Desk
 from headway.engines.memory.book cimport Book
@@ -18,5 +19,5 @@ cdef class HeldFleetPermit(FleetPermit):
     pass
 
 
-@cython.locals(permit=FleetPermit, book=Book)
-cpdef FleetPermit new_fleet_permit(Desk limiter, Ask ask, bint held, leased)
+@cython.locals(account=Account, held=cython.bint, permit=FleetPermit, book=Book)
+cpdef FleetPermit new_fleet_permit(Desk limiter, Ask ask)

@@ -71,7 +71,7 @@ class Lease:
             marks[2 * self.rule] = mark
             ask.marks = tuple(marks)
             ask.epoch = epoch
-            self.until = sent + ask.account.spec.allowance_ns
+            self.until = sent + ask.account.allowance_ns
         self.not_renewed()
 
     def end_dropped(self) -> None:
@@ -280,6 +280,9 @@ class HeldFleetPermit(FleetPermit):
             lease.dropped = True
         self._book.abandoned += 1
         self._book.ended += 1
+        listener = self._limiter._listener
+        if listener is not None:
+            listener.tell_drop(self)
         warnings.warn(
             f"{self!r} was dropped without an end and counts as abandoned: "
             "use `with limiter.hold():`, or call complete(), cancel() or abandon()",
@@ -289,8 +292,10 @@ class HeldFleetPermit(FleetPermit):
         )
 
 
-def new_fleet_permit(limiter: FleetDesk, ask: Ask, held: bool, leased: list[int]) -> FleetPermit:
+def new_fleet_permit(limiter: FleetDesk, ask: Ask) -> FleetPermit:
     """What was granted to `ask`, counted; made without a constructor, as one call in two would be that."""
+    account = ask.account
+    held = account.held
     permit: FleetPermit = (
         HeldFleetPermit.__new__(HeldFleetPermit) if held else FleetPermit.__new__(FleetPermit)
     )
@@ -298,13 +303,13 @@ def new_fleet_permit(limiter: FleetDesk, ask: Ask, held: bool, leased: list[int]
     book.granted += 1
     permit._limiter = limiter
     permit._ask = ask
-    permit._key = ask.account.key
+    permit._key = account.key
     permit._end = 0
     permit._owner = permit._task = permit._slot = 0
     permit._leases = None
     permit._taken_by = _process
     permit._book = book
     permit._held = held
-    if leased:
-        permit._lease(leased)
+    if account.leased:
+        permit._lease(account.leased)
     return permit

@@ -4,6 +4,8 @@ the limit is kept in this process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headway.errors import InvalidArgument
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from headway.core.remote import Remote
     from headway.desk import Cost, Key
     from headway.errors import EngineUnavailable
+    from headway.events import Event
+    from headway.status import Stats
 
 EVERYTHING = "1000000000000/s burst 1000000000000"
 """A limit that nobody reaches."""
@@ -35,20 +39,22 @@ class Standby:
         overrides: Overrides | None,
         remote: Remote | None,
         clock: Clock,
+        on_event: Callable[[Event], object] | None,
     ) -> None:
         self._mode = mode
         self._share = share
         self._remote = remote
         self._overrides = overrides
         self._limiter: Limiter | None = None
+        # What it says is said in the limiter's name. That every process has one of its own is no surprise here.
+        tell = on_event and (lambda event: on_event(replace(event, limiter=name)))
         if mode == "open":
             everything = dict.fromkeys(limits, EVERYTHING)
-            self._limiter = Limiter(everything.get("", everything), clock=clock)
+            self._limiter = Limiter(everything.get("", everything), on_event=tell, clock=clock)
         elif mode == "local":
             own = None if overrides is None else self._share_of_key
-            self._limiter = Limiter(self._part(limits), overrides=own, clock=clock)
+            self._limiter = Limiter(self._part(limits), overrides=own, on_event=tell, clock=clock)
         if self._limiter is not None:
-            # What it says is said in the limiter's name. That every process has one of its own is no surprise here.
             self._limiter._book.name = name
             self._limiter._book.on_fork = None
 
@@ -67,6 +73,10 @@ class Standby:
         """Keep a share of other limits from now on; what was used stays used."""
         if self._limiter is not None and self._mode == "local":
             self._limiter.retarget(self._part(limits))
+
+    def stats(self) -> Stats | None:
+        """What it has done, if there is one."""
+        return None if self._limiter is None else self._limiter.stats()
 
     def close(self) -> None:
         """End every wait."""

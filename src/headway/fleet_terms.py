@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from headway.core.durations import to_ns
 from headway.core.limits import Limit, Spacing
 from headway.core.rules import check_exact, rules_of
-from headway.core.spacing import SpacingRule
 from headway.engines.redis.words import TICK
 from headway.errors import InvalidArgument
 
@@ -56,11 +55,14 @@ def quarantine_ns(longest: Any) -> int | None:
     return ns
 
 
-def at_distance(limit: Limit, engine: Engine) -> Limit:
-    """A limit as it is kept from afar: whoever sleeps until a slot of a `Spacing` may be late by a little."""
+def at_distance(limit: Limit, engine: Engine, measure: bool = True) -> Limit:
+    """A limit as it is kept from afar: whoever sleeps until a slot of a `Spacing` may be late by a little.
+
+    In the midst of a call nothing is measured: it goes by what is known.
+    """
     if not isinstance(limit, Spacing) or not limit.strict:
         return limit
-    least = 2 * engine.round_trip_ns()
+    least = 2 * engine.round_trip_ns(measure)
     if limit.expire_after_ns is None:
         allowance = max(limit.interval_ns // 100, least, 3_000_000)
         return Spacing(
@@ -81,13 +83,6 @@ def rules_at(limit: Limit, engine: Engine) -> tuple[Rule, ...]:
     rules = rules_of(limit, TICK, engine.drift_ppm, TICK, engine.lease_ns)
     check_exact(rules)
     return rules
-
-
-def allowance_ns(rules: tuple[Rule, ...], engine: Engine) -> int:
-    """How late after its slot a permit may still be spent, on our clock."""
-    slack = [rule.allowance * TICK for rule in rules if isinstance(rule, SpacingRule) and rule.strict]
-    allowed = min(engine.lease_ns, *slack) if slack else engine.lease_ns
-    return int(allowed * (1 - engine.drift))
 
 
 def text_of(limits: dict[str, Limit]) -> str:

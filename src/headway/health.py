@@ -55,8 +55,8 @@ def warn_blocking(book: Book) -> None:
     )
 
 
-def check_health(book: Book) -> None:
-    """Look at what has ended so far."""
+def check_health(book: Book, tick_ns: int = 1) -> None:
+    """Look at what has ended so far; by rules that reckon in ticks of so many nanoseconds."""
     # Of other kinds, an abandoned permit is as good as a completed one.
     windows = [shelf.rule for shelf in book.shelves if isinstance(shelf.rule, WindowRule) and shelf.rule.held]
     if not windows or book.ended < ENOUGH:
@@ -75,7 +75,7 @@ def check_health(book: Book) -> None:
     mean_ns = book.flight_ns // completed
     for rule in windows:
         per_ns: int = rule.limit.per_ns  # type: ignore[attr-defined]
-        cycle_ns = rule.gap + min(mean_ns, rule.transit)
+        cycle_ns = rule.gap * tick_ns + min(mean_ns, rule.transit * tick_ns)
         if 10 * per_ns < 9 * cycle_ns:
             warn_once(
                 book,

@@ -84,9 +84,10 @@ class Limiter(Desk):
             max_quarantine,
         )
         if shared != _SHARED_ONLY:
+            given = zip(_SHARED_NAMES, shared, _SHARED_ONLY, strict=True)
             raise InvalidArgument(
                 "options",
-                dict(zip(_SHARED_NAMES, shared, strict=True)),
+                {option: value for option, value, default in given if value != default},
                 "them with a shared engine, such as engine='redis://...': memory:// is always there, and remembers",
             )
         if start not in ("idle", "full"):
@@ -117,7 +118,13 @@ class Limiter(Desk):
                 if error.name not in ("redis", "hiredis"):
                     raise
                 accepted = "it with redis-py installed: pip install 'headway[redis]'"
-                raise InvalidArgument("engine", engine, accepted) from None
+                # Nobody has read it yet, and there may be a password in it.
+                shown = (
+                    f"{engine.partition('://')[0]}://..."
+                    if isinstance(engine, str)
+                    else type(engine).__name__
+                )
+                raise InvalidArgument("engine", shown, accepted) from None
             return Desk.__new__(FleetLimiter)
         return Desk.__new__(cls)
 
@@ -175,8 +182,12 @@ class Limiter(Desk):
     def _flat_rules(self, limits: dict[str, Limit], clock: Clock) -> tuple[Rule, ...]:
         return tuple(rule for limit in limits.values() for rule in self._rules_of(limit, clock))
 
+    def _own_limits(self, limit: Limits) -> dict[str, Limit]:
+        """What an override says."""
+        return metrics_of(limit, self._remote)
+
     def _checked_override(self, key: str, limit: Limits, clock: Clock) -> tuple[Rule, ...]:
-        own = metrics_of(limit, self._remote)
+        own = self._own_limits(limit)
         limits = {**self._limits, **own}
         rules = self._flat_rules(limits, clock)
         if set(own) - set(self._limits) or len(rules) != len(self._flat_rules(self._limits, clock)):

@@ -77,6 +77,14 @@ class Permit:
         """Seconds until a reserved permit may be spent; 0 for others, and when its time has come."""
         return max(0, self._slot - self._book.clock.now()) / 1e9 if self._slot else 0.0
 
+    @property
+    def expires_in(self) -> float:
+        """Seconds until it must have been spent: `inf`, unless it comes from a shared engine."""
+        return float("inf")
+
+    def check(self) -> None:
+        """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
+
     def __bool__(self) -> Literal[True]:
         return True
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from headway.core.ledger import FOREVER
 from headway.core.limits import Limit
+from headway.errors import seconds_text
 
 SECOND = 1_000_000_000
 
@@ -28,7 +29,8 @@ class Status:
     """How a limit stands for a key, at one moment; of several limits, the one that binds.
 
     `retry_after` is 0 when the request would be granted now, and a lower bound when `exact` is False: permits
-    are out, and nobody knows when they come back.
+    are out, and nobody knows when they come back. `in_doubt` is above 0 where a shared ledger was lost and
+    `max_quarantine` cut its quarantine short: for so many seconds a window may see more than the limit.
 
     >>> from headway import Limiter
     >>> status = Limiter("2/minute").peek()
@@ -46,6 +48,7 @@ class Status:
     in_flight: int
     exact: bool
     all: tuple[Status, ...] = field(default=(), compare=False)
+    in_doubt: float = field(default=0.0, compare=False)
 
     def headers(self) -> dict[str, str]:
         """The same as HTTP headers: the IETF draft's, the older trio, and `Retry-After` for a denial."""
@@ -71,10 +74,10 @@ def _policy(limit: Limit) -> str:
     return f"q={limit.capacity}{window}"
 
 
-def status_of(survey: Survey) -> Status:
+def status_of(survey: Survey, in_doubt: float = 0.0) -> Status:
     """One status out of what each rule said: the rule with the longest wait binds, then the one with the least left."""
     parts = tuple(
-        Status(limit, remaining, seconds(wait), seconds(reset), waiting, out, exact)
+        Status(limit, remaining, seconds(wait), seconds(reset), waiting, out, exact, in_doubt=in_doubt)
         for limit, remaining, wait, reset, waiting, out, exact in survey
     )
     if len(parts) == 1:
@@ -89,6 +92,7 @@ def status_of(survey: Survey) -> Status:
         max(part.in_flight for part in parts),
         all(part.exact for part in parts),
         parts,
+        in_doubt,
     )
 
 
@@ -104,19 +108,20 @@ class Denied:
     (False, True, '1/minute')
     """
 
-    __slots__ = ("_status", "_survey", "key", "reason")
+    __slots__ = ("_in_doubt", "_status", "_survey", "key", "reason")
 
-    def __init__(self, key: Any, survey: Survey, reason: str = "limit") -> None:
+    def __init__(self, key: Any, survey: Survey, reason: str = "limit", in_doubt: float = 0.0) -> None:
         self.key = key
         self.reason = reason
         self._survey = survey
+        self._in_doubt = in_doubt
         self._status: Status | None = None
 
     @property
     def status(self) -> Status:
         """How things stood when it was denied."""
         if self._status is None:
-            self._status = status_of(self._survey)
+            self._status = status_of(self._survey, self._in_doubt)
         return self._status
 
     @property
@@ -134,7 +139,14 @@ class Denied:
 
     def __repr__(self) -> str:
         key = "" if self.key is None else f", key={self.key!r}"
-        return f"<Denied: {self.limit}, retry after {self.retry_after:g} s{key}>"
+        why = (
+            f", {self.reason}"
+            if self.reason in ("paused", "quarantine")
+            else ", in doubt"
+            if self._in_doubt
+            else ""
+        )
+        return f"<Denied: {self.limit}, retry after {seconds_text(self.retry_after)}{why}{key}>"
 
 
 @dataclass(frozen=True, slots=True)

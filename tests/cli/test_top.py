@@ -122,6 +122,16 @@ def test_who_may_only_read_can_look(make_server):
         assert "secret" not in refused.output
 
 
+def test_a_ledger_whose_quarantine_was_cut_short_is_in_doubt(url, server):
+    limiter = Limiter("5/day", name="daily", engine=url, max_quarantine=0)
+    limiter.acquire()
+    server.client().flushall()
+    limiter.acquire()
+    assert "in doubt 1 d" in headway("top", url).output
+    assert [ledger["in_doubt"] > 86400 for ledger in ledgers(url)] == [True]
+    assert "its quarantine cut short" in headway("inspect", url, "daily").output
+
+
 def test_top_of_an_empty_server(url):
     assert headway("top", url, "--once").output == "no ledgers\n"
     assert ledgers(url) == []

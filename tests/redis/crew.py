@@ -36,7 +36,7 @@ def age_of(permit):
     for."""
     ask = permit._ask
     spec = ask.account.spec
-    return (spec.clock.now() - ask.expires + spec.allowance_ns) / 1e9
+    return (spec.clock.now() - ask.expires + ask.account.allowance_ns) / 1e9
 
 
 class Use(float):

@@ -135,6 +135,33 @@ def test_a_ledger_that_begins_anew_has_counted_none(valkey, url, name, kind, how
     assert counted(url, name) == 0
 
 
+def test_more_than_one_in_a_hundred_are_warned_about_once(valkey, url, name):
+    limiter = Limiter("100000/minute", name=name, engine=url, remote=True)
+
+    def work():
+        for number in range(600):
+            permit = limiter.acquire()
+            (permit.complete if number % 20 else permit.abandon)()
+
+    with pytest.warns(RuntimeWarning, match="were abandoned") as told:
+        work()
+    assert len(told) == 1
+
+
+def test_answers_that_are_too_slow_for_the_limit_are_warned_about_once(valkey, url, name):
+    limiter = Limiter(Window(2000, per=0.2, remote=Remote()), name=name, engine=url)
+
+    def work():
+        permits = [limiter.acquire() for _ in range(600)]
+        time.sleep(0.12)
+        for permit in permits:
+            permit.complete()
+
+    with pytest.warns(RuntimeWarning, match="answers take .* of its rate") as told:
+        work()
+    assert len(told) == 1
+
+
 def test_each_key_of_a_metric_has_a_count_of_its_own(valkey, url, name):
     limits = {"calls": Window(5, per=0.1, remote=REMOTE), "slots": Concurrency(5)}
     limiter = Limiter(limits, name=name, engine=url)

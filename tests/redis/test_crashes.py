@@ -102,7 +102,7 @@ def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
     lane = lane_of_threads(account)
     lane.queue.append(other)
     lane.ask(one)
-    first, second = (new_fleet_permit(limiter, ask, True, [0]) for ask in (one, other))
+    first, second = (new_fleet_permit(limiter, ask) for ask in (one, other))
     (lease,) = first._leases
     assert lease.begin_renewal()
     sign = Renew(account, lease)

@@ -1,9 +1,12 @@
+# mypy: disable-error-code="attr-defined"
 """A rolling deploy that changes how many parts a limit has: old and new processes side by side, and in one queue."""
 
 from __future__ import annotations
 
 import threading
 import time
+from hashlib import sha1
+from struct import pack
 from typing import Any
 
 import pytest
@@ -11,8 +14,10 @@ from tests.redis.crew import Use, most_for_certain
 from tests.redis.servers import eventually
 
 from headway import Limiter, RateLimited
+from headway.engines.redis import spec
 from headway.engines.redis.address import read_address
 from headway.engines.redis.engine import Engine
+from headway.engines.redis.scripts import Script, book_script
 from headway.errors import LimitMismatch
 
 LEASE = 30
@@ -191,6 +196,36 @@ def test_an_added_part_counts_for_who_knows_it(sides):
     assert [bool(old.try_acquire()) for _ in range(8)] == [True] * 7 + [False]
     third, *_ = sides("10/minute; 3/day; 2/day burst 2")
     assert third.try_acquire().reason == "limit"
+
+
+def test_two_versions_of_the_scripts_keep_one_ledger(server, name, monkeypatch):
+    """They are known by their SHA, so that neither takes the other's place."""
+
+    def later(kinds, queue):
+        text = book_script(kinds, queue).text + b"\n-- a later version"
+        return Script(text, sha1(text).hexdigest().encode())
+
+    old, new = (Limiter("4/minute; 4 concurrent", name=name, engine=server.url) for _ in range(2))
+    scripts = [old._spec.account((None,)).script]
+    monkeypatch.setattr(spec, "book_script", later)
+    scripts.append(new._spec.account((None,)).script)
+    permits = [limiter.acquire(timeout=1) for limiter in (old, new, old, new)]
+    assert not old.try_acquire()
+    assert not new.try_acquire()
+    assert server.client().script_exists(*(script.sha for script in scripts)) == [True, True]
+    for permit in permits:
+        permit.complete()
+
+
+def test_a_ledger_that_a_later_version_has_written_is_left_alone(server, name):
+    limiter = Limiter("4/minute", name=name, engine=server.url)
+    limiter.acquire()
+    client, root = server.client(), limiter._spec.account((None,)).keys[0]
+    later = pack("<d", 2) + client.hget(root, "m")[8:]
+    client.hset(root, "m", later)
+    with pytest.raises(LimitMismatch, match="format 2"):
+        limiter.acquire()
+    assert client.hget(root, "m") == later
 
 
 def test_a_part_of_another_kind_at_the_same_place_is_refused(sides):

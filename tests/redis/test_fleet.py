@@ -164,6 +164,25 @@ def test_a_wait_that_cannot_end_in_time_fails_at_once_or_at_its_deadline(server,
     permit.cancel()
 
 
+@pytest.mark.parametrize("options", [{"timeout": 0.1}, {"max_waiting": 0}], ids=str)
+@pytest.mark.parametrize(
+    ("limit", "least"), [("1 concurrent", 0), (Window(1, per=2, remote=Remote(max_transit=30)), 2)], ids=str
+)
+def test_who_gave_up_in_the_queue_is_told_how_things_stand(server, name, limit, least, options):
+    """While permits are out nobody knows when: the least that it can be, and not when a lease would end."""
+    limiter = Limiter(limit, name=name, engine=server.url, **options)
+    held = limiter.acquire()
+    for call in (limiter.acquire, lambda: asyncio.run(limiter.acquire_async())):
+        with pytest.raises(RateLimited, match="permits are out, so it is not known when") as caught:
+            call()
+        error = caught.value
+        assert (error.status.exact, error.status.in_flight, error.reason) == (False, 1, next(iter(options)))
+        assert error.retry_after == error.status.retry_after
+        assert least <= error.retry_after < least + 0.5
+    held.complete()
+    eventually(lambda: limiter.peek().waiting == 0, "an empty queue")
+
+
 def test_a_cancelled_wait_gives_its_place_back(server, name):
     limiter = Limiter("1 concurrent", name=name, engine=server.url)
 
@@ -307,6 +326,25 @@ def test_throttle_takes_its_name_from_the_function(server):
     assert throttled.limiter.name == f"{__name__}:call"
     with pytest.raises(headway.HeadwayError, match="another function in another process"):
         headway.throttle("2/minute", engine=server.url)(lambda: None)
+
+
+def test_who_may_not_reserve_is_told_when_it_may(server, name):
+    for engine in ("memory://", server.url):
+        limiter = Limiter(Spacing(2, max_reserved=1), name=name, engine=engine)
+        limiter.acquire()
+        limiter.reserve()
+        with pytest.raises(RateLimited) as caught:
+            limiter.reserve()
+        assert 1.5 < caught.value.retry_after < 2.1
+        assert 3.5 < caught.value.status.retry_after < 4.1
+
+
+def test_a_key_may_be_any_text(server, name):
+    for engine in ("memory://", server.url):
+        limiter = Limiter("1/minute", name=name, engine=engine)
+        for key in ("", "\udcff", "a\0b", "\n", "x" * 3000, "größe"):
+            assert limiter.try_acquire(key)
+            assert not limiter.try_acquire(key)
 
 
 def test_names_that_look_alike_are_not_the_same(server):

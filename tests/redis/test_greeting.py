@@ -62,7 +62,13 @@ def test_no_socket(connect, tmp_path):
 def test_a_wrong_password(make_server, connect):
     server = make_server(requirepass="right")
     both_raise(connect(f"redis://:{SECRET}@{HOST}:{server.port}"), EngineUnavailable, "(?i)password")
-    both_raise(connect(f"redis://{HOST}:{server.port}"), EngineUnavailable, "(?i)auth")
+    both_raise(
+        connect(f"redis://{HOST}:{server.port}"), EngineUnavailable, "it asks for a password: redis://"
+    )
+
+
+def test_a_database_that_is_not_there(valkey, connect):
+    both_raise(connect(f"{valkey.url.removesuffix('/0')}/99"), EngineUnavailable, "(?i)db index")
 
 
 def test_a_host_that_does_not_exist(connect):
@@ -119,9 +125,11 @@ def test_what_is_no_address(uri, match):
 
 
 def test_without_redis_py():
-    script = "import sys; sys.modules['redis'] = None; import headway; headway.Limiter('1/s', name='x', engine='redis://db')"
+    script = "import sys; sys.modules['redis'] = None; import headway; headway.Limiter('1/s', name='x', engine='redis://:SECRET@db')"
+    script = script.replace("SECRET", SECRET)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "pip install 'headway[redis]'" in done.stderr.splitlines()[-1]
+    assert SECRET not in done.stderr.splitlines()[-1]
 
 
 def test_an_engine_travels_by_its_address(valkey, connect):
@@ -216,6 +224,15 @@ def test_a_primary_that_may_be_isolated(make_sentinels, connect, caplog):
     assert "CONFIG SET min-replicas-to-write 1" in caplog.text
     both_raise(connect(f"{primary.url}?strict=true"), InvalidArgument, "min-replicas-to-write of at least 1")
     primary.client().config_set("min-replicas-to-write", 1)
+    caplog.clear()
+    Limiter(
+        "5/minute", name="y", engine=connect(f"{primary.url}?lease=6")
+    ).peek()  # it stops after 10 s, and another may grant after 6
+    assert "CONFIG SET min-replicas-max-lag 6" in caplog.text
+    both_raise(
+        connect(f"{primary.url}?lease=7&strict=true"), InvalidArgument, "max-lag from 1 to 7 s.*it is 10"
+    )
+    primary.client().config_set("min-replicas-max-lag", 5)
     caplog.clear()
     use(connect(f"{primary.url}?strict=1"))
     assert not caplog.records

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="arg-type, attr-defined, union-attr"
+# mypy: disable-error-code="arg-type, attr-defined, union-attr, var-annotated"
 """What a fork, a close, a new limit or an outage leaves behind: nothing that is another's, and nobody who waits."""
 
 import asyncio
@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 import types
+import warnings
 
 import pytest
 from tests.redis.crew import wait_until
@@ -274,6 +275,39 @@ def test_a_reservation_is_told(valkey, name):
     told = lambda event: events.append(event.kind)  # noqa: E731
     Limiter("10/s burst 1", name=name, engine=valkey.url, on_event=told).reserve()
     assert events == ["granted"]
+
+
+def test_events_are_those_of_a_limiter_in_memory(valkey, name):
+    """Who waited is told for how long; a permit that is dropped is told of, too."""
+    told = []
+    for engine in ("memory://", valkey.url):
+        events = []
+        limiter = Limiter("1 concurrent", name=name, engine=engine, on_event=events.append)
+        held = limiter.acquire("alice")
+        callers = Callers(lambda limiter=limiter: limiter.acquire("alice").complete())
+        wait_until(lambda limiter=limiter: limiter.stats().waiting == 1, "a waiter")
+        held.complete()
+        callers.join()
+        (waited,) = [event.seconds for event in events if event.kind == "waited"]
+        assert 0 < waited < 5
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            limiter.acquire()
+        told.append([(event.kind, event.limiter, event.key, event.cost) for event in events])
+    assert sorted(told[0], key=str) == sorted(told[1], key=str)
+    assert ("abandoned", name, None, 1) in told[1]
+
+
+@pytest.mark.parametrize("mode", ["open", "local"])
+def test_what_passes_without_the_engine_is_told_and_counted(name, mode):
+    events = []
+    options = {"engine": NOWHERE, "on_engine_error": mode, "on_event": events.append}
+    limiter = Limiter("10/hour", name=name, **options)
+    limiter.acquire("alice").complete()
+    assert [(event.kind, event.limiter, event.key) for event in events] == [
+        (kind, name, "alice") for kind in ("engine_error", "granted", "completed")
+    ]
+    assert (limiter.stats().granted, limiter.stats().completed) == (1, 1)
 
 
 def test_stats_know_who_waits_and_which_keys(valkey, name):

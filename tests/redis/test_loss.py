@@ -15,7 +15,7 @@ from tests.redis.crew import Use, longest_silence, wait_until
 from tests.redis.load import LEASE, LIMITS, Load, excess
 from tests.redis.servers import in_step
 
-from headway import Clock, FixedWindow, Limiter
+from headway import Clock, FixedWindow, Limiter, RateLimited
 from headway.engines.redis import Engine
 from headway.engines.redis.address import read_address
 
@@ -100,6 +100,35 @@ def test_a_cap_bounds_the_quarantine_and_is_told(valkey, name, caplog):
     assert [event.seconds for event in events if event.kind == "quarantine"] == [0.3]
     time.sleep(0.35)
     assert limiter.try_acquire()
+
+
+def test_after_a_cap_every_denial_says_that_it_is_in_doubt(valkey, name):
+    """To who has seen the loss, and to who comes new; until what was forgotten is harmless."""
+    options = {"name": name, "engine": f"{valkey.url}?lease=0.1", "max_quarantine": 0.1}
+    limiter = Limiter("2 per 1s", **options)
+    assert limiter.try_acquire(cost=2)
+    assert limiter.peek().in_doubt == 0
+    valkey.client().flushall()
+    denied = limiter.try_acquire()
+    assert (denied.reason, denied.status.in_doubt) == ("quarantine", 0)
+    assert "quarantine" in repr(denied)
+    with pytest.raises(RateLimited, match="in quarantine"):
+        limiter.acquire(timeout=0)
+    time.sleep(0.15)
+    assert limiter.try_acquire(cost=2)
+    for each in (limiter, Limiter("2 per 1s", **options)):
+        denied = each.try_acquire()
+        assert (denied.reason, "in doubt" in repr(denied)) == ("limit", True)
+        assert 0.3 < denied.status.in_doubt < 1.3
+        assert 0.3 < each.peek().in_doubt < 1.3
+        with pytest.raises(RateLimited, match="in doubt") as caught:
+            each.acquire(timeout=0)
+        assert caught.value.status.in_doubt > 0
+    time.sleep(1.2)
+    assert limiter.try_acquire(cost=2)
+    denied = limiter.try_acquire()
+    assert denied.status.in_doubt == limiter.peek().in_doubt == 0
+    assert "doubt" not in repr(denied)
 
 
 def test_holders_that_live_keep_what_they_have_when_it_is_forgotten(valkey, name):

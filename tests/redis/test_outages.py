@@ -150,6 +150,8 @@ def test_a_permit_without_the_engine_is_one_of_its_limiter(name, mode):
     ):
         assert isinstance(permit, Permit)
         assert permit.key == "alice"
+        permit.check()
+        assert permit.expires_in > 1
         assert permit.cost["requests"] == 1
         permit.settle({"tokens": 40})
 

@@ -248,7 +248,7 @@ def test_an_isolated_old_primary_grants_as_much_again(crew, make_server):
 def test_an_isolated_old_primary_that_needs_a_replica_stops(make_server, connect):
     """With min-replicas-to-write it grants nothing, from the moment on at which its replica is gone."""
     primary, replica = isolate(make_server, min_replicas_to_write=1, min_replicas_max_lag=1)
-    limiter = Limiter(LIMIT, name="isolated", engine=connect(f"{primary.url}?strict=true&lease=0.5"))
+    limiter = Limiter(LIMIT, name="isolated", engine=connect(f"{primary.url}?strict=true&lease=1"))
     eventually(limiter.try_acquire, "a primary that knows of its replica").complete()
     held = limiter.acquire()
     cut_replication(primary)

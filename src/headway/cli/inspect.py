@@ -143,8 +143,10 @@ def describe(sheet: Sheet) -> list[tuple[str, str]]:
         said.append(
             ("as new", "now" if not reset_after else f"in {span(reset_after)}, {moment(now + reset_after)}")
         )
-    if held_up(sheet):
+    if sheet.held_up:
         said.append(("held up", f"{held_up(sheet)}, until {moment(max(meta.quarantined, meta.paused))}"))
+    if sheet.in_doubt:
+        said.append(("in doubt", f"until {moment(meta.born)}: it was lost, and its quarantine cut short"))
     return said
 
 

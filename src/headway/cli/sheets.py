@@ -50,18 +50,21 @@ class Meta:
     expires: int
     waiting: int
     generation: int
+    born: int
     epoch: bytes
     server: bytes
 
     @classmethod
     def read(cls, data: bytes) -> Meta | None:
         """None where another version of headway wrote it."""
-        form, seq, last, quarantined, paused, expires, waiting, _, governed, _, epoch = META.unpack_from(data)
+        form, seq, last, quarantined, paused, expires, waiting, _, governed, born, epoch = META.unpack_from(
+            data
+        )
         if form != FORMAT:
             return None
-        numbers = (seq, last, quarantined, paused, expires, waiting, governed)
-        seq, last, quarantined, paused, expires, waiting, governed = map(int, numbers)
-        return cls(seq, last, quarantined, paused, expires, waiting, governed, epoch, data[META.size :])
+        numbers = (seq, last, quarantined, paused, expires, waiting, governed, born)
+        seq, last, quarantined, paused, expires, waiting, governed, born = map(int, numbers)
+        return cls(seq, last, quarantined, paused, expires, waiting, governed, born, epoch, data[META.size :])
 
 
 @dataclass(slots=True)
@@ -82,6 +85,11 @@ class Sheet:
     def held_up(self) -> int:
         """Ticks until a quarantine and a pause are over."""
         return max(0, self.meta.quarantined - self.now, self.meta.paused - self.now)
+
+    @property
+    def in_doubt(self) -> int:
+        """Ticks for which a loss may still matter, where its quarantine was cut short and is over."""
+        return 0 if self.meta.quarantined > self.now else max(0, self.meta.born - self.now)
 
     @property
     def waiting(self) -> int:

@@ -137,11 +137,13 @@ def next_permit(sheet: Sheet) -> str:
 
 
 def held_up(sheet: Sheet) -> str:
-    """Why nobody is served, and for how long still."""
+    """Why nobody is served, and for how long still; or for how long what was lost may still matter."""
     meta, now = sheet.meta, sheet.now
     if meta.quarantined > now:
         return f"quarantine {span(meta.quarantined - now)}"
-    return f"pause {span(meta.paused - now)}" if meta.paused > now else ""
+    if meta.paused > now:
+        return f"pause {span(meta.paused - now)}"
+    return f"in doubt {span(sheet.in_doubt)}" if sheet.in_doubt else ""
 
 
 def cells(sheet: Sheet) -> tuple[str, ...]:
@@ -229,5 +231,6 @@ def as_data(sheet: Sheet) -> dict[str, Any]:
         "exact": sheet.exact,
         "quarantine": max(0, meta.quarantined - now) / 1e6,
         "pause": max(0, meta.paused - now) / 1e6,
+        "in_doubt": sheet.in_doubt / 1e6,
         "seen": (now - meta.last) / 1e6,
     }

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from headway.core.window import WindowRule
 from headway.engines.redis import words
 from headway.engines.redis.adopt import adopt
+from headway.engines.redis.scripts import CONCURRENCY
 from headway.engines.redis.words import HEAD, HEADER, OK, TICK, command, framed, numbers, read_numbers
 from headway.errors import EngineUnavailable, LimitMismatch
 
@@ -85,8 +86,7 @@ class Terms:
     """What every call has to know of its limiter, whatever the key; the rest of it is in `Spec`."""
 
     __slots__ = (
-        "allowance_ns", "anchors", "clock", "drift", "engine", "generation", "lease", "sharded", "text", "timeout_ns",
-        "usual",
+        "anchors", "clock", "drift", "engine", "generation", "lease", "sharded", "text", "timeout_ns", "usual",
     )  # fmt: skip
 
     engine: Engine
@@ -99,8 +99,6 @@ class Terms:
     sharded: float
     text: bytes
     timeout_ns: int
-    allowance_ns: int
-    """How late after its slot a permit may still be spent."""
     usual: tuple[Account, tuple[int, ...]] | None
     """The account and the costs of who has no key and wants one permit, once that has been found out."""
 
@@ -110,6 +108,8 @@ class Account:
 
     __slots__ = (
         "__weakref__",
+        "allowance_ns",
+        "can_queue",
         "ends",
         "epoch",
         "expires",
@@ -118,10 +118,12 @@ class Account:
         "halt",
         "halted",
         "heard",
+        "held",
         "ident",
         "key",
         "keys",
         "lanes",
+        "leased",
         "leases",
         "opening",
         "over",
@@ -130,12 +132,14 @@ class Account:
         "reopening",
         "restless",
         "rules",
+        "script",
         "seq",
         "shift",
         "sleepers",
         "spec",
         "standing",
         "task_lane",
+        "text",
         "visited",
         "waiting",
         "walled",
@@ -178,13 +182,21 @@ class Account:
         self.waiting = 0.0
 
     def renew(self, rules: tuple[Any, ...]) -> None:
-        """Go by these rules from now on."""
+        """Go by these rules from now on; those of a key may be of other kinds than its limiter's."""
+        spec = self.spec
         self.rules = rules
+        self.text = spec.text_of(rules)
+        self.can_queue = spec.can_queue(rules)
+        self.script = spec.script_of(rules, self.can_queue)
+        # How late after its slot a permit may still be spent; and which ones are held, which of them under a lease.
+        self.allowance_ns = spec.allowance_of(rules)
+        self.held = any(rule.held for rule in rules)
+        self.leased = [i for i, rule in enumerate(rules) if words.kind_of(rule) == CONCURRENCY]
         self.walled = any(rule.walled for rule in rules)
         # Whether what it says with every command is another each time.
         self.restless = self.walled or (self.halt is not None and self.halt.until > 0)
         places = tuple(dict.fromkeys(self.keys))
-        self.front = (b"EVALSHA", self.spec.script.sha, str(len(places)).encode(), *places)
+        self.front = (b"EVALSHA", self.script.sha, str(len(places)).encode(), *places)
         self.packed = b"" if self.walled else self.records(0)
         self.framed: dict[tuple[bytes, bytes, bytes], bytes] = {}
         self.width = len(rules)
@@ -249,7 +261,7 @@ class Account:
         middle = self.framed.get(same)
         if middle is None or self.restless:
             over = self.over if self.halt is None else self.halt.left(talk.sent)
-            middle = b"\r\n" + framed(*same, spec.records(self, talk), spec.text, over)
+            middle = b"\r\n" + framed(*same, spec.records(self, talk), self.text, over)
             if len(self.framed) > 8:
                 self.framed.clear()
             if not over or over == self.over:
@@ -274,7 +286,7 @@ class Account:
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
         self.expires = talk.since + int(talk.lives * 0.998) * TICK - 1_000_000
         self.waiting = talk.waiting
-        if talk.waiting and not self.spec.queue:
+        if talk.waiting and not self.can_queue:
             self.spec.queue_up()
         if self.over and (talk.pause > 0 or self.halted):
             self.hear_of_pause(talk)
@@ -507,7 +519,7 @@ class Talk:
                 elif not words.no_script(reply):
                     raise reply
                 else:
-                    yield command(b"SCRIPT", b"LOAD", spec.script.text)
+                    yield command(b"SCRIPT", b"LOAD", account.script.text)
             elif len(reply) < HEAD.size:
                 # STALE: a later command of this stream was faster, so this one is nobody's any more.
                 raise EngineUnavailable(spec.engine.address, "an answer was overtaken; ask again")
@@ -518,7 +530,7 @@ class Talk:
             elif self.status == words.MISMATCH:
                 existing = yield command(b"HGET", account.keys[0], b"l")
                 text = existing.decode() if isinstance(existing, bytes) else "another kind of limit"
-                raise LimitMismatch(spec.name, text, spec.text.decode())
+                raise LimitMismatch(spec.name, text, account.text.decode())
             elif self.status == words.VERSION:
                 raise LimitMismatch(
                     spec.name, f"format {self.lives:.0f}", "format 1 of this version of headway"
@@ -549,24 +561,24 @@ class Talk:
         if spec.on_loss == "trust":
             account.epoch, account.expires = b"", 0
             if self.status == words.CLOCK and self.lives:
-                return numbers(words.QUARANTINE, 0)  # what it has noted lies in the future now
+                return numbers(words.QUARANTINE, 0, 0)  # what it has noted lies in the future now
             return numbers(words.TRUST) if self.status == words.MOVED else None
         if self.status == words.MOVED and (yield from complete_file()):
             return numbers(words.TRUST)
         if self.status == words.LOST and not account.epoch:
             return None
-        ticks, capped = spec.quarantine(account, self.now)
+        ticks, whole = spec.quarantine(account, self.now)
         log.error(
             "limiter %r: %s; nothing is granted for %.3g s%s",
             spec.name,
             WHY[int(self.status)],
             ticks / 1e6,
             ", then it is trusted (max_quarantine), so a longer window may see more than its limit"
-            if capped
+            if whole
             else "",
         )
         spec.tell("quarantine", account, ticks / 1e6)
-        return numbers(words.QUARANTINE, ticks)
+        return numbers(words.QUARANTINE, ticks, whole)
 
 
 def complete_file() -> Generator[bytes, Any, bool]:

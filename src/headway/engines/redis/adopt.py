@@ -55,7 +55,7 @@ def adopt(account: Account) -> Generator[bytes, Any, None]:
             continue
         if stored.kind != kind_of(rule):
             existing = yield command(b"HGET", account.keys[0], b"l")
-            raise LimitMismatch(spec.name, existing.decode(), spec.text.decode())
+            raise LimitMismatch(spec.name, existing.decode(), account.text.decode())
         ledger = decode(stored)
         abandoned = unnoted(stored, ledger, now)
         ledger.adopt(rule, now)
@@ -63,7 +63,7 @@ def adopt(account: Account) -> Generator[bytes, Any, None]:
         said += [b"%d" % place, *encode(ledger, place, now, meta.epoch), b"%d" % abandoned]
     after = meta._replace(seq=meta.seq + 1, last=now, expires=now + longest, governed=spec.generation)
     ms = b"%d" % (int(longest) // 1000 + 2)
-    yield from run_plain("adopt", *keys, before, after.pack(), spec.text, ms, *said)
+    yield from run_plain("adopt", *keys, before, after.pack(), account.text, ms, *said)
 
 
 def run_plain(name: str, *arguments: bytes) -> Generator[bytes, Any, Any]:

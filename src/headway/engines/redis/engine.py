@@ -161,9 +161,11 @@ class Engine:
             except StopIteration:
                 self._greeted.add(wire.ident)
 
-    def round_trip_ns(self) -> int:
+    def round_trip_ns(self, measure: bool = True) -> int:
         """How long a command takes there and back, as measured once; 0 for an engine that cannot be reached."""
         if self._round_trip is None:
+            if not measure:
+                return 0
             clock, trips = self.clock, []
             try:
                 place = self.places()[0]

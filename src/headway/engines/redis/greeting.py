@@ -6,8 +6,10 @@ A flow, as in `account.py`: it yields commands and gets the answers sent in. Thr
 - Whether it may *evict*: a ledger that was thrown away to make room has forgotten its grants. That is noticed and paid
   for with a quarantine, again and again, as eviction does not come alone.
 - Whether it may be an *isolated primary*. When a network is cut in two, the old primary does not know that another was
-  promoted, and goes on granting to whoever is on its side. `min-replicas-to-write` makes it stop. With `strict=true` a
-  primary that has replicas and not this setting is refused, otherwise it is warned about.
+  promoted, and goes on granting to whoever is on its side. `min-replicas-to-write` makes it stop, after
+  `min-replicas-max-lag`; by then the other must not have granted anything, and what is lost keeps it in quarantine for
+  at least a lease. With `strict=true` a primary that has replicas and not these settings is refused, otherwise it is
+  warned about.
 
 Who may not ask (an ACL without CONFIG or INFO) is not told anything: nothing here is needed to work.
 """
@@ -48,20 +50,31 @@ def greeting(engine: Engine) -> Generator[bytes, Any, None]:
         )
     replicas = read_info((yield command(b"INFO", b"replication"))).get("connected_slaves", "0")
     least = yield from setting("min-replicas-to-write")
-    if replicas != "0" and least == "0":
-        advice = "set: CONFIG SET min-replicas-to-write 1"
-        if engine.strict:
-            raise InvalidArgument(
-                "engine",
-                engine.address,
-                "a primary with min-replicas-to-write of at least 1, as strict=true asks for: cut off from its "
-                f"replicas, this one would go on granting after another was promoted; {advice}",
-            )
-        log.warning(
-            "engine %s: a primary that is cut off from its replicas goes on granting after another was promoted; %s",
-            engine.address,
-            advice,
+    lag = yield from setting("min-replicas-max-lag")
+    if replicas == "0" or least is None or lag is None:
+        return
+    lease = engine.lease_ns / 1e9
+    if least != "0" and 0 < int(lag) <= lease:
+        return
+    if least == "0":
+        needed, advice = "min-replicas-to-write of at least 1", "set: CONFIG SET min-replicas-to-write 1"
+    else:
+        needed = f"min-replicas-max-lag from 1 to {lease:g} s, its lease; it is {lag}"
+        advice = f"set: CONFIG SET min-replicas-max-lag {max(1, int(lease))}" + (
+            ", and lease=1 or more" if lease < 1 else ""
         )
+    if engine.strict:
+        raise InvalidArgument(
+            "engine",
+            engine.address,
+            f"a primary with {needed}, as strict=true asks for: cut off from its replicas, this one would go on "
+            f"granting after another was promoted; {advice}",
+        )
+    log.warning(
+        "engine %s: a primary that is cut off from its replicas goes on granting after another was promoted; %s",
+        engine.address,
+        advice,
+    )
 
 
 def setting(name: str) -> Generator[bytes, Any, str | None]:

@@ -187,6 +187,8 @@ def unreachable(error: BaseException) -> Unreachable:
         return error
     if is_timeout(error):
         return Unreachable("no connection in time")
+    if str(error) == "Authentication required.":
+        return Unreachable("it asks for a password: redis://:password@host, or redis://user:password@host")
     return Unreachable(str(error) or type(error).__name__)
 
 

@@ -259,7 +259,7 @@ class Ask(Request):
         self.epoch = epoch
         self.heard = received
         self.slot = received + spec.stretched(delay) if delay > 0 else received
-        self.expires = sent + spec.allowance_ns
+        self.expires = sent + self.account.allowance_ns
         if delay > 0:
             self.expires += int(delay * TICK)
         elif delay < 0:
@@ -423,15 +423,17 @@ class Renew(Request):
 class Look(Request):
     """How things stand."""
 
-    __slots__ = ("rows", "width")
+    __slots__ = ("quarantine", "rows", "width")
 
     def __init__(self, account: Account, costs: tuple[int, ...]) -> None:
         Request.__init__(self, account, numbers(words.LOOK, *costs))
         self.width = len(costs)
         self.rows: list[Row] = []
+        self.quarantine = 0.0
 
     def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
         self.done = True
+        self.quarantine = talk.quarantine
         self.rows, position = rows_of(said, position, self.width)
         return position
 

@@ -18,7 +18,7 @@ from headway.core.window import WindowRule
 from headway.engines.redis import words
 from headway.engines.redis.account import Account, Anchor, Terms
 from headway.engines.redis.halts import Halt
-from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, book_script
+from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, Script, book_script
 from headway.engines.redis.words import TICK
 from headway.errors import Closed
 
@@ -46,10 +46,9 @@ class Spec(Terms):
         text: str,
         names: list[str | None],
         rules: tuple[Rule, ...],
-        rules_for: Callable[[str], tuple[Rule, ...]] | None,
+        rules_for: Callable[[tuple[str | None, ...]], tuple[Rule, ...]] | None,
         *,
         timeout_ns: int,
-        allowance_ns: int,
         on_loss: str,
         max_quarantine_ns: int | None,
         tell: Callable[[str, Account, float], None],
@@ -67,7 +66,6 @@ class Spec(Terms):
         self.lease_ns = engine.lease_ns
         self.lease = float(engine.lease_ns // TICK)
         self.timeout_ns = timeout_ns
-        self.allowance_ns = allowance_ns
         self.on_loss = on_loss
         self.max_quarantine = None if max_quarantine_ns is None else max_quarantine_ns // TICK
         self.tell = tell
@@ -117,28 +115,48 @@ class Spec(Terms):
         self.text = text.encode()
         self.rules = rules
         self.generation = float(time.time_ns() // TICK)
-        kinds = frozenset(words.kind_of(rule) for rule in rules)
-        # Alone, these promise a time to everybody who asks.
-        promising = len(rules) == 1 and (
-            kinds <= {BUCKET, SPACING} or (kinds == {WINDOW} and not rules[0].held)
-        )
-        self.queue = not promising
+        self.crowded = False
         self.usual = None
-        self._go_by(kinds)
+        self._renew()
 
     def queue_up(self) -> None:
         """This limit alone would promise times, but somebody stands in the queue: another version of the limit has more
         rules. Who is promised the next time, and the next, would never let them have their turn."""
-        self.queue = True
-        self._go_by(frozenset(words.kind_of(rule) for rule in self.rules))
+        self.crowded = True
+        self._renew()
 
-    def _go_by(self, kinds: frozenset[int]) -> None:
-        self.script = book_script(kinds, self.queue)
-        for account in list(self.accounts.values()):
-            account.renew(self.rules if self.rules_for is None else self.rules_of(account))
+    def _renew(self) -> None:
+        for keys, account in list(self.accounts.items()):
+            account.renew(self.rules_of(keys))
 
-    def rules_of(self, account: Account) -> tuple[Rule, ...]:
-        return self.rules if self.rules_for is None or account.key is None else self.rules_for(account.key)
+    def rules_of(self, keys: tuple[str | None, ...]) -> tuple[Rule, ...]:
+        """The rules of a key, or of a combination of keys: some may have one of their own."""
+        return self.rules if self.rules_for is None else self.rules_for(keys)
+
+    def can_queue(self, rules: tuple[Rule, ...]) -> bool:
+        """Whether somebody may have to stand in a queue."""
+        if self.crowded or len(rules) > 1:
+            return True
+        # Alone, these promise a time to everybody who asks.
+        kind = words.kind_of(rules[0])
+        return kind not in (BUCKET, SPACING) and (kind != WINDOW or rules[0].held)
+
+    def script_of(self, rules: tuple[Rule, ...], can_queue: bool) -> Script:
+        return book_script(frozenset(words.kind_of(rule) for rule in rules), can_queue)
+
+    def text_of(self, rules: tuple[Rule, ...]) -> bytes:
+        """The limits as they are written down beside the ledger, for whoever looks at it."""
+        if rules == self.rules:
+            return self.text
+        parts = zip(self.names, rules, strict=True)
+        return "; ".join(
+            f"{name}: {rule.limit}" if name else str(rule.limit) for name, rule in parts
+        ).encode()
+
+    def allowance_of(self, rules: tuple[Rule, ...]) -> int:
+        """How late after its slot a permit may still be spent, on our clock."""
+        slack = [rule.allowance * TICK for rule in rules if isinstance(rule, SpacingRule) and rule.strict]
+        return int(min([self.lease_ns, *slack]) * (1 - self.drift))
 
     def account(self, keys: tuple[str | None, ...]) -> Account:
         """The account of a key, or of a combination of keys where the limiter has metrics."""
@@ -146,8 +164,9 @@ class Spec(Terms):
         if found is None:
             if len(self.accounts) >= self.room_for:
                 self.tidy()
-            found = self.accounts.setdefault(keys, Account(self, self.places(keys), keys[0], self.rules))
-            found.renew(self.rules_of(found))
+            found = self.accounts.setdefault(
+                keys, Account(self, self.places(keys), keys[0], self.rules_of(keys))
+            )
         return found
 
     def tidy(self) -> None:
@@ -208,11 +227,11 @@ class Spec(Terms):
         drift = self.engine.drift
         ask.slot = min(ask.slot, anchor.received + self.stretched(left))
         spread = 1 - drift if left > 0 else 1 + drift
-        ask.expires = max(ask.expires, anchor.sent + int(left * TICK * spread) + self.allowance_ns)
+        ask.expires = max(ask.expires, anchor.sent + int(left * TICK * spread) + ask.account.allowance_ns)
 
-    def sure_for(self) -> int:
+    def sure_for(self, account: Account) -> int:
         """For how many nanoseconds a slot can be foretold, until clocks may differ by a good part of its allowance."""
-        return int(self.allowance_ns / (16 * self.engine.drift)) if self.engine.drift else self.lease_ns
+        return int(account.allowance_ns / (16 * self.engine.drift)) if self.engine.drift else self.lease_ns
 
     def backoff(self, ask: Ask) -> tuple[int | None, int]:
         """After a denial: nanoseconds until it may be worth to ask again, and over how many to spread those who do.
@@ -235,8 +254,8 @@ class Spec(Terms):
         passed = (ticks - anchor.ticks) * TICK
         return min(latest, anchor.sent + int(passed * (1 - drift if passed > 0 else 1 + drift)))
 
-    def quarantine(self, account: Account, now: float = 0.0) -> tuple[float, bool]:
-        """How long until whatever was forgotten is harmless, and whether `max_quarantine` cut it short.
+    def quarantine(self, account: Account, now: float = 0.0) -> tuple[float, float]:
+        """How long until all that was forgotten is harmless, capped; and uncapped, if the cap cut it short (else 0).
 
         `now` is the server's time: a period of the calendar ends by that, and our own clock may be wrong. 0 if nobody
         knows it.
@@ -244,8 +263,8 @@ class Spec(Terms):
         now = int(now) or time.time_ns() // TICK
         needed = max(self._harmless(rule, now) for rule in account.rules) * MARGIN + 100_000
         if self.max_quarantine is not None and needed > self.max_quarantine:
-            return float(self.max_quarantine), True
-        return float(int(needed)), False
+            return float(self.max_quarantine), float(int(needed))
+        return float(int(needed)), 0.0
 
     def _harmless(self, rule: Rule, now: int) -> float:
         match rule:
@@ -279,7 +298,7 @@ def escape(text: str) -> str:
     ('user%3A42', '%7Bx%7D', '%2Ftasks%2Fsend')
     """
     return (
-        quote(text, safe="@!$'()*,;= +&~.-_[]<>|^\\\"`?#")
+        quote(text, safe="@!$'()*,;= +&~.-_[]<>|^\\\"`?#", errors="surrogatepass")
         if not text.isalnum() or not text.isascii()
         else text
     )

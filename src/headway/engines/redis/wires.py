@@ -23,6 +23,7 @@ from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as Unconnected
+from redis.exceptions import ResponseError as Refused
 from redis.exceptions import TimeoutError as TooLate
 
 from headway.engines.redis.words import command
@@ -30,8 +31,8 @@ from headway.engines.redis.words import command
 if TYPE_CHECKING:
     from headway.engines.redis.place import Place
 
-TROUBLE = (OSError, Unconnected, TooLate)
-"""What is raised when a server cannot be reached."""
+TROUBLE = (OSError, Unconnected, TooLate, Refused)
+"""What is raised when a server cannot be reached, or will not have us: no such database, no right to it."""
 BUSY = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What a socket that never waits says instead."""
 
@@ -60,6 +61,8 @@ def new_reader() -> Any:
 
 def identity(server: Any, replication: Any) -> bytes:
     """Who serves, and whose history it has; raises for one that only replicates."""
+    if isinstance(server, Exception) and str(server).startswith("NOAUTH"):
+        raise ConnectionError("Authentication required.")  # as redis-py says it, where it notices
     if isinstance(server, Exception) or isinstance(replication, Exception):
         return b"?"  # not allowed to ask: restarts and failovers are then noticed by what is missing alone
     lines: list[bytes] = [line for line in (server + replication).splitlines() if b":" in line]

@@ -56,7 +56,8 @@ if first[1] == QUARANTINE then
     stored, only = {}, nil
     epoch, served_by = stream .. pack('<d', number), ident
     seq, last, paused, expires, waiting, shift, governed = 0, 0, 0, 0, 0, 0, generation
-    quarantined, born = now + first[2], 1
+    -- Cut short, it is trusted before all is harmless: until then everybody is told.
+    quarantined, born = now + first[2], first[3] > 0 and now + first[3] or 1
   end
 elseif not stored[1] then
   if epoch_seen ~= '' then

@@ -16,8 +16,8 @@
 --          elsewhere, for how long they are still held up, if they are
 -- ARGV[8..]  commands: numbers, the first one says which
 --
--- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine and in a pause, sum
--- of all shifts, how many wait, the epoch (24 characters), then what each command has to say. With any status but OK nothing has changed.
+-- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine (below 0: it was cut
+-- short, and for so long the ledger is in doubt) and in a pause, sum of all shifts, how many wait, the epoch (24 characters), then what each command has to say. With any status but OK nothing has changed.
 
 local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, ADOPT, EDGES, VERSION = 0, 1, 2, 3, 4, 5, 6, 7, 8
 local TRY, END, WITHDRAW, POLL, RENEW, LOOK, PAUSE, RESET, QUARANTINE, TRUST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10

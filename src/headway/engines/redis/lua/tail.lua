@@ -35,7 +35,8 @@ local renewed = due_for_renewal(reset)
 if renewed then
   expires = math.max(expires, now + reset + GRACE)
 end
-local answer = pack('<dddddddd', OK, now, seq, expires - now, math.max(0, quarantined - now),
+local held = quarantined > now and quarantined - now or born > now and now - born or 0
+local answer = pack('<dddddddd', OK, now, seq, expires - now, held,
   math.max(0, paused - now, halted - now), shift, waiting) .. epoch .. pack_numbers(said)
 local meta = pack('<dddddddddd', FORMAT, seq, now, quarantined, paused, expires, waiting, shift, governed, born)
   .. epoch .. served_by
