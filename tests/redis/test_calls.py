@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 from tests.redis.servers import eventually
@@ -255,13 +256,13 @@ def test_who_holds_from_the_moment_on_at_which_the_keeper_looks_is_looked_after(
     limiter.acquire().complete()
     [account] = limiter._spec.accounts.values()
     eventually(lambda: not account.busy and not engine.deferred, "an account at rest")
-    held = []
+    held: list[Any] = []
 
     def come(now):
         if now == moment and not held and threading.current_thread() is engine.keeper._thread:
             held.append(limiter.acquire())
 
-    class Accounts(set):
+    class Accounts(set):  # type: ignore[type-arg]
         """In the place of the keeper's own: somebody comes when it has looked, or while it draws its conclusion."""
 
         def __iter__(self):
