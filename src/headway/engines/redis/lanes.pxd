@@ -20,7 +20,10 @@ cdef class ThreadLane(Lane):
     cdef public double timeout
     cdef public bint own_time
 
+    @cython.locals(mine=list, batch=list)
     cpdef ask(self, Request request)
+
+    cdef _send(self, list batch)
 
     @cython.locals(talk=Talk, payload=bytes, deadline=cython.longlong)
     cpdef _round(self, list batch)
