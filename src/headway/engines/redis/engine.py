@@ -15,6 +15,7 @@ import secrets
 import sys
 import threading
 import weakref
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
@@ -24,7 +25,7 @@ from headway.engines.redis.address import Address
 from headway.engines.redis.ears import Subscription
 from headway.engines.redis.greeting import greeting
 from headway.engines.redis.keeper import Keeper
-from headway.engines.redis.letters import Letterbox
+from headway.engines.redis.letters import Letter, Letterbox
 from headway.engines.redis.place import Place
 from headway.engines.redis.requests import End
 from headway.engines.redis.ways import Way, ways_to
@@ -143,6 +144,7 @@ class Engine:
             try:
                 payload = next(flow)
                 while True:
+                    wire.limit(wire.until - monotonic_ns())
                     payload = flow.send(wire.ask(payload))
             except StopIteration:
                 self._greeted.add(wire.ident)
@@ -213,7 +215,7 @@ class Engine:
         if box is None:
             box = self._boxes.setdefault(account, Letterbox(self.new_stream()))
         posts = self.place_of(account).posts
-        posts.post(box, request)
+        posts.post(box, Letter(request, box.stream))
         self.keeper.tend()
         if posts.wire is None:
             self.keeper.wake()
