@@ -202,7 +202,7 @@ def test_ctrl_c_in_the_middle_of_a_question(valkey, name, monkeypatch):
         """Half a connection: it asks, and is interrupted before it hears."""
 
         def __init__(self, wire):
-            self.wire, self.ident, self.close = wire, wire.ident, wire.close
+            self.wire, self.ident, self.close, self.limit = wire, wire.ident, wire.close, wire.limit
 
         def ask(self, payload):
             self.wire.ask(payload)

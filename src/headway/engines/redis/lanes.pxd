@@ -25,7 +25,7 @@ cdef class ThreadLane(Lane):
 
     cdef _send(self, list batch)
 
-    @cython.locals(talk=Talk, payload=bytes, deadline=cython.longlong)
+    @cython.locals(talk=Talk, payload=bytes, began=cython.longlong, deadline=cython.longlong, left=cython.double)
     cpdef _round(self, list batch)
 
 

@@ -36,6 +36,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two questions to a slot that is half way to another node; twice as long each time."""
 MOST = 256
 """Requests in one command: a script keeps the server from everybody else."""
+QUICK = 1_000_000
+"""Nanoseconds in which a connection is there that is open already."""
 AT_ONCE = (False,)
 REFUSALS = (ReplyError, HeadwayError, RedisError)
 """What the server or we have to say to a command. Whatever else comes is a fault, or comes from a signal's handler (not
@@ -215,17 +217,20 @@ class ThreadLane(Lane):
 
     def _round(self, batch: list[Request]) -> None:
         clock = self.account.spec.clock
-        deadline = clock.now() + self.timeout_ns
+        began, left = clock.now(), self.timeout
+        deadline = began + self.timeout_ns
         place = self.engine.place_of(self.account)
         # Whether it was sent on another connection before: there it may still be under way, whatever is answered here.
         hops, twice = 0, self.first != 0
         while True:
             wire: Wire | None = None
             try:
-                wire = place.take(self.timeout)
+                wire = place.take(left)
                 talk = self.talk(batch, wire.ident)
                 payload = talk.open()
-                if self.first or self.own_time:
+                if self.first or self.own_time or talk.sent - began > QUICK:
+                    if self.engine.slow_to_prepare and not self.first:
+                        deadline = talk.sent + self.timeout_ns  # what had to be started took its own time
                     wire.limit(deadline - clock.now())
                 self.first = self.first or talk.sent
                 answer = wire.ask(payload)
@@ -249,6 +254,7 @@ class ThreadLane(Lane):
                     return
                 place = self.engine.place_of(self.account)
                 twice = self.first != 0
+                left = max(0.001, (deadline - clock.now()) / 1e9)
             except BaseException as error:
                 if isinstance(error, ReplyError):
                     place.put_back(wire)  # it was an answer
@@ -421,6 +427,9 @@ class TaskLane(Lane):
                     wire = place.wire_of(loop, timeout_ns) or await place.open_wire(
                         loop, timeout_ns, deadline
                     )
+                    if self.engine.slow_to_prepare and not self.first:
+                        # What had to be started took its own time.
+                        deadline = self.deadline = max(deadline, loop.time() + timeout_ns / 1e9)
                     talk = self.talk(batch, wire.ident)
                     payload = talk.open()
                     self.first = self.first or talk.sent
