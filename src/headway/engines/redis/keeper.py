@@ -38,7 +38,7 @@ log = logging.getLogger("headway")
 SOON = 0.001
 ALERT = 50
 """Rounds of a millisecond, after the last end that was left to travel with a question."""
-CALM = 50
+CALM = 10
 """Rounds of 20 ms without letters, after which it sleeps until the next visits, or until it is woken."""
 DOUBTFUL = 0.5
 """Seconds until it is tried again to find out what has become of a command, at most."""
@@ -117,7 +117,9 @@ class Keeper:
         if self._thread is None and not self.stopped:
             thread = threading.Thread(target=self._keep, name="headway keeper", daemon=True)
             if self._thread is None:  # the collector may have come, and somebody with it
-                self._thread = thread if self._started(thread) else None
+                self._thread = thread
+                if not self._started(thread):
+                    self._thread = None
             if not self._farewell_planned:
                 self._farewell_planned = True
                 self.engine.plan_farewell()
@@ -152,14 +154,16 @@ class Keeper:
             alert = alert - 1 if not self.engine.deferred else ALERT
             self._resting = alert <= 0
             # First the flag: whoever has a letter after we have looked for one wakes us.
-            self._drowsy = calm >= CALM
-            if self._letters():
+            self._drowsy = calm >= CALM and alert <= 0
+            if alert <= 0 and self._letters():
                 calm, self._drowsy = 0, False
             pause = SOON if alert > 0 else 0.02 if calm < CALM else step
             woken = self._wake.wait(min(pause, DOUBTFUL) if self.doubts else pause)
             self._wake.clear()
             self._resting = self._drowsy = False
             calm = 0 if woken else calm + 1
+            if woken and self.engine.deferred and self.engine.clock.now() < after:
+                alert = ALERT  # ends come one soon after the other: to be woken for each would cost more than to look
             try:
                 for account in list(self.engine.deferred):
                     self.engine.flush(account)
@@ -194,7 +198,7 @@ class Keeper:
                 # Whoever begins to wait or hold there now either sees that it is not looked after, or is seen here.
                 self.accounts.discard(account)
                 if account.busy:
-                    self.accounts.add(account)
+                    self.accounts.add(account)  # type: ignore[unreachable] # another thread
         return list(self.accounts)
 
     def _letters(self) -> bool:

@@ -170,10 +170,9 @@ class ThreadLane(Lane):
                     batch = self.account.take_ends() + batch
             else:
                 self.queue.append(request)
-                mine.clear()
                 # Who has the lock is bound by the engine's time-out, and so is who sends what has gathered meanwhile.
                 mine.extend(map(lock.acquire, (True,), (2 * self.timeout,)))
-                if not mine[0]:
+                if not mine[1]:
                     raise self.unavailable(TimeoutError("too many wait for its answer"))
                 batch = []
             if self.unfinished is not None:
@@ -190,7 +189,7 @@ class ThreadLane(Lane):
                 self.engine.keeper.later(Request(self.account, NOTHING))
             raise
         finally:
-            if mine and mine[0]:
+            if mine and mine[-1]:
                 lock.release()
         if request.error is not None:
             raise request.error
