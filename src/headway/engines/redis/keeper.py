@@ -164,11 +164,7 @@ class Keeper:
             calm = 0 if woken else calm + 1
             if woken and self.engine.deferred and self.engine.clock.now() < after:
                 alert = ALERT  # ends come one soon after the other: to be woken for each would cost more than to look
-            try:
-                for account in list(self.engine.deferred):
-                    self.engine.flush(account)
-            except Exception:
-                log.exception("the keeper of %s failed, and goes on", self.engine.address)
+            self._post_ends()
             if alert > 0 and not woken and self.engine.clock.now() < after:
                 continue
             after = self.engine.clock.now() + 20_000_000
@@ -191,6 +187,14 @@ class Keeper:
                 self._visit(accounts, step)
             except Exception:
                 log.exception("the keeper of %s failed, and goes on", self.engine.address)
+
+    def _post_ends(self) -> None:
+        """What has not travelled with a question by now."""
+        try:
+            for account in list(self.engine.deferred):
+                self.engine.flush(account)
+        except Exception:
+            log.exception("the keeper of %s failed, and goes on", self.engine.address)
 
     def _busy_accounts(self) -> list[Account]:
         for account in list(self.accounts):
