@@ -91,14 +91,15 @@ class Lease:
         self.ask.account.post(End(self.ask, *said))
 
 
-_order = threading.Lock()
+# The collector may come while we have it, and end another permit.
+_order = threading.RLock()
 _process = os.getpid()
 
 
 def after_fork() -> None:
     """In a forked child: permits are the parent's, and so is the thread that may have had the lock."""
     global _order, _process
-    _order = threading.Lock()
+    _order = threading.RLock()
     _process = os.getpid()
 
 
@@ -201,6 +202,8 @@ class FleetPermit(Permit):
         actual = self._actual(cost)
         self._end = SETTLE
         self._limiter._ended(self, SETTLE)
+        if self._slot:
+            self._ask.account.sleepers.discard(self._ask)
         spent = tuple(actual.get(i, taken) for i, taken in enumerate(costs))
         if self._taken_by == _process:
             say_end(self._ask, self._leases, SETTLE, spent)
@@ -213,6 +216,8 @@ class FleetPermit(Permit):
 
     def _hand_back(self, how: int) -> None:
         self._limiter._ended(self, how)
+        if self._slot:
+            self._ask.account.sleepers.discard(self._ask)  # reserved, and its holder did not wait here
         # Completing tells the ledger something only where permits are held; giving back always does.
         if (self._held or how == CANCEL) and not self._ask.void and self._taken_by == _process:
             say_end(self._ask, self._leases, how)

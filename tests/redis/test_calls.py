@@ -94,7 +94,7 @@ def test_an_end_that_was_refused_is_said_again_soon(engines, valkey, make_proxy,
     thread = threading.Thread(target=lambda: got.append(waiter.acquire(timeout=LEASE / 2)))
     thread.start()
     eventually(lambda: waiter.peek().waiting == 1, "one who stands")
-    eventually(lambda: holder._engine.keeper._asleep, "a keeper that sleeps")
+    eventually(lambda: holder._engine.keeper._drowsy, "a keeper that sleeps")
     proxy.delay(requests=0.2)
     begin = time.monotonic()
     held.complete()

@@ -9,13 +9,14 @@ import asyncio
 import itertools
 import threading
 import time
+from collections import deque
 
 import pytest
 from hiredis import ReplyError
 from tests.redis.crew import wait_until
 
 from headway import AllOf, Bucket, Concurrency, FixedWindow, Limiter, Remote, Spacing, Window
-from headway.engines.redis.letters import Letterbox
+from headway.engines.redis.letters import Letter, Letterbox
 from headway.engines.redis.requests import CANCEL, End
 from headway.errors import EngineUnavailable
 
@@ -304,7 +305,8 @@ def test_an_end_that_is_refused_here_and_still_under_way_there_is_applied_once(v
     cancelled, *_ = (limiter.try_acquire()._ask for _ in range(3))
     engine, account = limiter._engine, cancelled.account
     place = engine.place_of(account)
-    letter = Letterbox(engine.new_stream()).next(End(cancelled, CANCEL))
+    letter = Letter(End(cancelled, CANCEL), engine.new_stream())
+    Letterbox(letter.stream).line_up(letter, deque())
     wire = place.take(0)
     limiter._spec.anchors.clear()  # or it would mostly be refused for its time
     late = letter.payload(wire.ident)

@@ -2,7 +2,9 @@
 """Forks, event loops, interrupts, ends of processes: whatever happens, waiters and permits are accounted for."""
 
 import asyncio
+import contextlib
 import random
+import signal
 import threading
 import time
 
@@ -200,7 +202,7 @@ def test_ctrl_c_in_the_middle_of_a_question(valkey, name, monkeypatch):
         """Half a connection: it asks, and is interrupted before it hears."""
 
         def __init__(self, wire):
-            self.wire, self.ident, self.close = wire, wire.ident, wire.close
+            self.wire, self.ident, self.close, self.limit = wire, wire.ident, wire.close, wire.limit
 
         def ask(self, payload):
             self.wire.ask(payload)
@@ -215,6 +217,49 @@ def test_ctrl_c_in_the_middle_of_a_question(valkey, name, monkeypatch):
         limiter.acquire()
     wait_until(lambda: watch.peek().in_flight == 0, "what nobody was given", within=3)
     limiter.acquire().complete()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may meet a finalizer
+def test_a_signal_at_any_moment_concerns_nobody_else(valkey, name):
+    """Its handler raises in the main thread, as those of job queues do; others travel with the same commands."""
+    limiter = Limiter("1000000/s", name=name, engine=valkey.url, engine_timeout=2)
+    limiter.acquire()
+    chance = random.Random(1)
+    over = threading.Event()
+    outcomes: list[BaseException] = []
+
+    class TooLong(Exception):
+        pass
+
+    def give_up(*_):
+        raise TooLong
+
+    def work():
+        while not over.is_set():
+            try:
+                limiter.acquire()
+            except BaseException as error:  # noqa: BLE001 - it is looked at
+                outcomes.append(error)
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(1000):
+            with contextlib.suppress(TooLong):
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 4e-4))
+                limiter.acquire()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        over.set()
+    for thread in threads:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not outcomes
+    limiter.acquire()
 
 
 @pytest.mark.parametrize("limit", ["1 concurrent", "100/s burst 2", "50 per 100ms"])

@@ -9,6 +9,7 @@ and `place` are connections to them, `lanes` and `letters` what travels on them,
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from datetime import timedelta
@@ -33,6 +34,16 @@ _open: dict[Any, Engine] = {}
 # By the client itself: its id may be another's when it is gone.
 _of_clients: weakref.WeakKeyDictionary[Any, dict[Any, Engine]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+
+
+def after_fork() -> None:
+    """In a forked child: a thread of its parent may have been about to open an engine."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)
 
 
 def open_engine(engine: Any, timeout: float) -> Engine:

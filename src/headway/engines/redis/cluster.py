@@ -138,7 +138,11 @@ class ClusterEngine(Engine):
             if self._reading or self.keeper.stopped:
                 return
             self._reading = True
-        threading.Thread(target=self._read_map, name="headway cluster map", daemon=True).start()
+        try:
+            threading.Thread(target=self._read_map, name="headway cluster map", daemon=True).start()
+        except RuntimeError as error:  # no more threads: whoever asks is told where to go all the same
+            self._reading = False
+            self.complain(error)
 
     def _read_map(self) -> None:
         try:

@@ -16,6 +16,7 @@ import sys
 import threading
 import weakref
 from base64 import b64encode
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
@@ -25,7 +26,7 @@ from headway.engines.redis.address import Address
 from headway.engines.redis.ears import Subscription
 from headway.engines.redis.greeting import greeting
 from headway.engines.redis.keeper import Keeper
-from headway.engines.redis.letters import Letterbox
+from headway.engines.redis.letters import Letter, Letterbox
 from headway.engines.redis.place import Place
 from headway.engines.redis.requests import End
 from headway.engines.redis.ways import Way, ways_to
@@ -146,6 +147,7 @@ class Engine:
             try:
                 payload = next(flow)
                 while True:
+                    wire.limit(wire.until - monotonic_ns())
                     payload = flow.send(wire.ask(payload))
             except StopIteration:
                 self._greeted.add(wire.ident)
@@ -224,7 +226,7 @@ class Engine:
         if box is None:
             box = self._boxes.setdefault(account, Letterbox(self.new_stream()))
         posts = self.place_of(account).posts
-        posts.post(box, request)
+        posts.post(box, Letter(request, box.stream))
         self.keeper.tend()
         if posts.wire is None:
             self.keeper.wake()

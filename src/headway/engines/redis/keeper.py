@@ -38,6 +38,10 @@ log = logging.getLogger("headway")
 SOON = 0.001
 ALERT = 50
 """Rounds of a millisecond, after the last end that was left to travel with a question."""
+CALM = 10
+"""Rounds of 20 ms without letters, after which it sleeps until the next visits, or until it is woken."""
+DOUBTFUL = 0.5
+"""Seconds until it is tried again to find out what has become of a command, at most."""
 LINGER = 20
 """Rounds without anything to do after which the threads end."""
 MOST_DOUBTS = 1024
@@ -55,14 +59,17 @@ class Keeper:
         # When errands may be tried again, after one was refused.
         self._after = 0
         self.doubts: deque[Doubt] = deque(maxlen=MOST_DOUBTS)
-        self._lock = threading.Lock()
+        # The collector may come while we have it, and end somebody who has a letter to post.
+        self._lock = threading.RLock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._listener: threading.Thread | None = None
         self.stopped = False
         self._farewell_planned = False
-        # Whether it has to be woken to be there in a millisecond; and to be there before the next visits.
-        self._resting = self._asleep = True
+        # Whether it has to be woken to be there in a millisecond, or at all before the next visits.
+        self._resting = self._drowsy = True
+        # When doubts may be looked at again, after nobody answered.
+        self._doubts_after = 0
 
     def look_after(self, account: Account) -> None:
         """Visit this account from now on, for as long as somebody waits or holds there."""
@@ -78,11 +85,12 @@ class Keeper:
             self._start()
 
     def tend(self) -> None:
-        """There are letters: their answers have to be read, as one may be refused."""
+        """There are letters: their answers are looked for from now on, as not all of them may arrive."""
         if self._thread is None:
             with self._lock:
                 self._start()
-        elif self._asleep:
+        elif self._drowsy:
+            self._drowsy = False
             self._wake.set()
 
     def soon(self) -> None:
@@ -103,11 +111,15 @@ class Keeper:
         with self._lock:
             self.doubts.append(doubt)
             self._start()
+        self._wake.set()
 
     def _start(self) -> None:
         if self._thread is None and not self.stopped:
-            self._thread = threading.Thread(target=self._keep, name="headway keeper", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._keep, name="headway keeper", daemon=True)
+            if self._thread is None:  # the collector may have come, and somebody with it
+                self._thread = thread
+                if not self._started(thread):
+                    self._thread = None
             if not self._farewell_planned:
                 self._farewell_planned = True
                 self.engine.plan_farewell()
@@ -118,7 +130,17 @@ class Keeper:
             with self._lock:
                 if self._listener is None and not self.stopped:  # type: ignore[redundant-expr] # by another thread
                     self._listener = threading.Thread(target=self._hear, name="headway listener", daemon=True)
-                    self._listener.start()
+                    if not self._started(self._listener):
+                        self._listener = None
+
+    def _started(self, thread: threading.Thread) -> bool:
+        """A process that may have no more threads, or ends, asks and posts all the same; the next one tries again."""
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self.engine.complain(error)
+            return False
+        return True
 
     def wake(self) -> None:
         self._wake.set()
@@ -126,30 +148,30 @@ class Keeper:
     # -- the keeper --------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        idle = alert = after = 0
+        idle = alert = after = calm = 0
         step = self.engine.lease_ns / 3e9
         while True:
             alert = alert - 1 if not self.engine.deferred else ALERT
-            # First: whoever posts a letter looks at it afterwards.
-            self._resting = self._asleep = alert <= 0
-            if alert > 0:
-                pause = SOON
-            elif self._letters():
-                self._asleep, pause = False, 0.02
-            else:
-                pause = step
-            woken = self._wake.wait(pause)
+            self._resting = alert <= 0
+            # First the flag: whoever has a letter after we have looked for one wakes us.
+            self._drowsy = calm >= CALM and alert <= 0
+            if alert <= 0 and self._letters():
+                calm, self._drowsy = 0, False
+            pause = SOON if alert > 0 else 0.02 if calm < CALM else step
+            woken = self._wake.wait(min(pause, DOUBTFUL) if self.doubts else pause)
             self._wake.clear()
-            self._resting = self._asleep = False
-            for account in list(self.engine.deferred):
-                self.engine.flush(account)
+            self._resting = self._drowsy = False
+            calm = 0 if woken else calm + 1
+            if woken and self.engine.deferred and self.engine.clock.now() < after:
+                alert = ALERT  # ends come one soon after the other: to be woken for each would cost more than to look
+            self._post_ends()
             if alert > 0 and not woken and self.engine.clock.now() < after:
                 continue
             after = self.engine.clock.now() + 20_000_000
             with self._lock:
-                accounts = self._tidy()
+                accounts = self._busy_accounts()
                 anything = accounts or self.halts or self.errands or self.doubts or self._letters()
-                idle = 0 if anything else idle + 1
+                idle = 0 if anything or calm < CALM else idle + 1
                 if idle > LINGER or self.stopped:
                     self._thread = None
                     # Whoever posts a letter looks for the thread afterwards, and we look for letters.
@@ -166,14 +188,21 @@ class Keeper:
             except Exception:
                 log.exception("the keeper of %s failed, and goes on", self.engine.address)
 
-    def _tidy(self) -> list[Account]:
-        """Whom to look after still. Who begins to wait or hold meanwhile may have found itself among them: so it is
-        looked at again when it is not any more."""
+    def _post_ends(self) -> None:
+        """What has not travelled with a question by now."""
+        try:
+            for account in list(self.engine.deferred):
+                self.engine.flush(account)
+        except Exception:
+            log.exception("the keeper of %s failed, and goes on", self.engine.address)
+
+    def _busy_accounts(self) -> list[Account]:
         for account in list(self.accounts):
             if not account.busy:
+                # Whoever begins to wait or hold there now either sees that it is not looked after, or is seen here.
                 self.accounts.discard(account)
                 if account.busy:
-                    self.accounts.add(account)  # type: ignore[unreachable] # by another thread
+                    self.accounts.add(account)  # type: ignore[unreachable] # another thread
         return list(self.accounts)
 
     def _letters(self) -> bool:
@@ -181,12 +210,13 @@ class Keeper:
 
     def _clear_up(self) -> None:
         """Find out what has become of commands whose answers were lost, as soon as somebody answers."""
-        while self.doubts:
+        while self.doubts and self.engine.clock.now() >= self._doubts_after:
             doubt = self.doubts[0]
             try:
                 doubt.settle()
             except TROUBLE as error:
                 self.engine.complain(error)
+                self._doubts_after = self.engine.clock.now() + int(DOUBTFUL * 1e9)
                 return
             except ReplyError as error:
                 self.engine.complain(error)
@@ -260,6 +290,10 @@ class Keeper:
     def visit(self, account: Account, now: int) -> None:
         """Give signs of life for everybody who waits or holds there."""
         account.visited = now
+        for ask in list(account.sleepers):
+            # Reserved, and its holder neither waited nor said an end: there is nothing left to move.
+            if now > ask.expires + account.moved(ask):
+                account.sleepers.discard(ask)
         lane = lane_of_threads(account)
         signs = []
         for place, lease in list(account.leases.items()):
@@ -316,12 +350,12 @@ class Keeper:
     def _nobody_listens(self) -> bool:
         """Whether nobody waits or holds, so that the listener can end; who comes later starts another."""
         with self._lock:
-            # First: who comes now looks for us after it has said that it is there.
-            before, self._listener = self._listener, None
-            if self._anybody():
-                self._listener = before
-                return False
-            return True
+            # First the flag: whoever begins to wait now either sees that nobody listens, or is seen here.
+            listener, self._listener = self._listener, None
+            if not self._anybody():
+                return True
+            self._listener = listener
+            return False
 
     def visit_all(self) -> None:
         """Something may have been said that was not heard."""

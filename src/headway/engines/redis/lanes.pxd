@@ -20,9 +20,12 @@ cdef class ThreadLane(Lane):
     cdef public double timeout
     cdef public bint own_time
 
+    @cython.locals(mine=list, batch=list)
     cpdef ask(self, Request request)
 
-    @cython.locals(talk=Talk, payload=bytes, deadline=cython.longlong)
+    cdef _send(self, list batch)
+
+    @cython.locals(talk=Talk, payload=bytes, began=cython.longlong, deadline=cython.longlong, left=cython.double)
     cpdef _round(self, list batch)
 
 

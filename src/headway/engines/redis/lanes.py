@@ -14,7 +14,6 @@ lane goes on as another stream, and the keeper finds out later what was granted 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections import deque
@@ -22,12 +21,13 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
+from redis.exceptions import RedisError
 
 from headway.clock import SYSTEM
 from headway.engines.redis.account import Account, Talk
 from headway.engines.redis.requests import NOTHING, Echo, Request, phrases
 from headway.engines.redis.wires import TROUBLE, LoopEnded, TaskWire, Wire
-from headway.errors import EngineUnavailable
+from headway.errors import EngineUnavailable, HeadwayError
 
 if TYPE_CHECKING:
     from headway.engines.redis.place import Place
@@ -36,6 +36,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two questions to a slot that is half way to another node; twice as long each time."""
 MOST = 256
 """Requests in one command: a script keeps the server from everybody else."""
+QUICK = 1_000_000
+"""Nanoseconds in which a connection is there that is open already."""
+AT_ONCE = (False,)
+REFUSALS = (ReplyError, HeadwayError, RedisError)
+"""What the server or we have to say to a command. Whatever else comes is a fault, or comes from a signal's handler (not
+only Ctrl-C: a job that takes too long is often ended so), and says nothing of what has become of the command."""
 
 
 class Lane:
@@ -144,7 +150,7 @@ class ThreadLane(Lane):
         # In seconds; and whether it is another than that of the engine, by which connections wait.
         self.timeout = self.timeout_ns / 1e9
         self.own_time = self.timeout != self.engine.timeout
-        # What was under way when the thread that asked was interrupted.
+        # What is under way, also if the thread that asked was interrupted.
         self.unfinished: list[Request] | None = None
 
     @property
@@ -154,56 +160,76 @@ class ThreadLane(Lane):
     def ask(self, request: Request) -> None:
         """Send it, alone or with others, and wait for its answer."""
         lock = self.lock
-        if lock.acquire(blocking=False):
-            batch = [request, *self.gather()] if self.queue else [request]
-            if self.account.ends:
-                batch = self.account.take_ends() + batch
-        else:
-            self.queue.append(request)
-            # Who has the lock is bound by the engine's time-out, and so is who sends what has gathered meanwhile.
-            if not self._wait(request):
-                request.withdraw()
-                raise self.unavailable(TimeoutError("too many wait for its answer"))
-            batch = []
+        # Whether we have the lock is noted by the call that takes it: a signal's handler may raise right after it.
+        mine: list[bool] = []
         try:
+            mine.extend(map(lock.acquire, AT_ONCE))
+            if mine[0]:
+                batch = [request, *self.gather()] if self.queue else [request]
+                if self.account.ends:
+                    batch = self.account.take_ends() + batch
+            else:
+                self.queue.append(request)
+                # Who has the lock is bound by the engine's time-out, and so is who sends what has gathered meanwhile.
+                mine.extend(map(lock.acquire, (True,), (2 * self.timeout,)))
+                if not mine[1]:
+                    raise self.unavailable(TimeoutError("too many wait for its answer"))
+                batch = []
             if self.unfinished is not None:
-                unfinished, self.unfinished = self.unfinished, None
-                self._round(unfinished)
+                self._finish(self.unfinished)
             if batch:
-                self.number += 1
-                self.first = 0
-                self._round(batch)
-            # More may have gathered than one command takes.
+                self._send(batch)
+            # More may have gathered than one command takes; who gathered ours may have been interrupted before sending.
             while not request.done:
-                self.number += 1
-                self.first = 0
-                self._round(self.gather())
+                self._send(self.gather() or [request])
+        except BaseException:
+            request.withdraw()
+            if self.unfinished is not None:
+                # Whoever comes next sends it again, with its number, and who was interrupted gives back.
+                self.engine.keeper.later(Request(self.account, NOTHING))
+            raise
         finally:
-            lock.release()
+            if mine and mine[-1]:
+                lock.release()
         if request.error is not None:
             raise request.error
 
-    def _wait(self, request: Request) -> bool:
-        try:
-            return self.lock.acquire(timeout=2 * self.timeout_ns / 1e9)
-        except BaseException:
-            with contextlib.suppress(ValueError):
-                self.queue.remove(request)
-            raise
+    def _send(self, batch: list[Request]) -> None:
+        self.number += 1
+        self.first = 0
+        self.unfinished = batch
+        self._round(batch)
+        self.unfinished = None
+
+    def _finish(self, batch: list[Request]) -> None:
+        """Somebody was interrupted, maybe only after everybody had heard."""
+        if not all(request.done for request in batch):
+            try:
+                self._round(batch)
+            except Exception as error:
+                if threading.current_thread() is not threading.main_thread():
+                    # No signal's handler runs here, so it is the batch. It must not be in everybody's way.
+                    self.fail(batch, self.unavailable(error))
+                    self.unfinished = None
+                raise
+        self.unfinished = None
 
     def _round(self, batch: list[Request]) -> None:
         clock = self.account.spec.clock
-        deadline = clock.now() + self.timeout_ns
+        began, left = clock.now(), self.timeout
+        deadline = began + self.timeout_ns
         place = self.engine.place_of(self.account)
         # Whether it was sent on another connection before: there it may still be under way, whatever is answered here.
         hops, twice = 0, self.first != 0
         while True:
             wire: Wire | None = None
             try:
-                wire = place.take(self.timeout)
+                wire = place.take(left)
                 talk = self.talk(batch, wire.ident)
                 payload = talk.open()
-                if self.first or self.own_time:
+                if self.first or self.own_time or talk.sent - began > QUICK:
+                    if self.engine.slow_to_prepare and not self.first:
+                        deadline = talk.sent + self.timeout_ns  # what had to be started took its own time
                     wire.limit(deadline - clock.now())
                 self.first = self.first or talk.sent
                 answer = wire.ask(payload)
@@ -227,24 +253,22 @@ class ThreadLane(Lane):
                     return
                 place = self.engine.place_of(self.account)
                 twice = self.first != 0
+                left = max(0.001, (deadline - clock.now()) / 1e9)
             except BaseException as error:
                 if isinstance(error, ReplyError):
                     place.put_back(wire)  # it was an answer
                 elif wire is not None:
                     wire.close()
-                if isinstance(error, Exception):
-                    moved, pause = self.elsewhere(error, hops)
-                    if moved is not None and clock.now() < deadline:
-                        place = moved
-                        hops += 1
-                        time.sleep(pause)
-                        continue
-                    self.fail(batch, self.engine.refusal(error), twice or self.engine.half_done(error))
-                    return
-                # Ctrl-C: whoever comes next sends it again, with its number, and who was interrupted gives back.
-                self.unfinished = batch
-                self.engine.keeper.later(Request(self.account, NOTHING))
-                raise
+                if not isinstance(error, REFUSALS):
+                    raise
+                moved, pause = self.elsewhere(error, hops)
+                if moved is not None and clock.now() < deadline:
+                    place = moved
+                    hops += 1
+                    time.sleep(pause)
+                    continue
+                self.fail(batch, self.engine.refusal(error), twice or self.engine.half_done(error))
+                return
 
 
 class TaskLane(Lane):
@@ -402,6 +426,9 @@ class TaskLane(Lane):
                     wire = place.wire_of(loop, timeout_ns) or await place.open_wire(
                         loop, timeout_ns, deadline
                     )
+                    if self.engine.slow_to_prepare and not self.first:
+                        # What had to be started took its own time.
+                        deadline = self.deadline = max(deadline, loop.time() + timeout_ns / 1e9)
                     talk = self.talk(batch, wire.ident)
                     payload = talk.open()
                     self.first = self.first or talk.sent

@@ -6,6 +6,7 @@ They travel in a stream of their own, so that they need not keep their order wit
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis import words
@@ -25,10 +26,11 @@ class Letter:
 
     __slots__ = ("copies", "first", "number", "request", "stream", "written")
 
-    def __init__(self, request: Request, stream: bytes, number: int) -> None:
+    def __init__(self, request: Request, stream: bytes) -> None:
         self.request = request
         self.stream = stream
-        self.number = number
+        # Given when it gets in line.
+        self.number = 0
         self.written = False
         # How often it was written, and when that was first.
         self.copies = self.first = 0
@@ -80,6 +82,7 @@ class Letterbox:
         self.stream = stream
         self.number = 0
 
-    def next(self, request: Request) -> Letter:
-        self.number += 1
-        return Letter(request, self.stream, self.number)
+    def line_up(self, letter: Letter, line: deque[Letter]) -> None:
+        """Under the line's lock: it has the order of the numbers."""
+        self.number = letter.number = self.number + 1
+        line.append(letter)

@@ -67,6 +67,10 @@ class Place:
         except IndexError:
             return None
 
+    def _close_idle(self) -> None:
+        while (wire := self.spare()) is not None:  # not asked before: another thread may take the last one
+            wire.close()
+
     def _make(self, timeout: float) -> Wire:
         try:
             wire = Wire(self, timeout)
@@ -109,8 +113,7 @@ class Place:
 
         One on which answers are on their way finds out by itself, unless it is alive.
         """
-        while self._idle:
-            self._idle.pop().close()
+        self._close_idle()
         for wire in list(self._wires.values()):
             if isinstance(wire, TaskWire) and wire.broken is None and (alive or not wire.pending):
                 wire.broken = error
@@ -168,8 +171,7 @@ class Place:
 
     def close(self) -> None:
         """Close what is not in use; a loop's connection is closed by its loop."""
-        while self._idle:
-            self._idle.pop().close()
+        self._close_idle()
         self.posts.close()
         for wire in list(self._wires.values()):
             if isinstance(wire, TaskWire):

@@ -174,7 +174,7 @@ class Spec(Terms):
         now = self.clock.now()
         for keys, account in list(self.accounts.items()):
             if account.expires < now and not account.busy and not account.lanes_busy():
-                del self.accounts[keys]
+                self.accounts.pop(keys, None)  # two threads may do this at once
         self.usual = None
         self.room_for = max(MOST_ACCOUNTS, 2 * len(self.accounts))
 

@@ -100,6 +100,7 @@ class SentinelWay(Way):
         return f"{self.service} (by {', '.join(way.name for way in self.sentinels)})"
 
     def connect(self, timeout: float) -> Any:
+        end = time.monotonic() + timeout
         for sentinel, left in self._in_turn(timeout):
             try:
                 connection = sentinel.connect(left)
@@ -115,7 +116,7 @@ class SentinelWay(Way):
             finally:
                 connection.disconnect()
             if found:
-                return self._primary(found).connect(timeout)
+                return self._primary(found).connect(max(0.001, end - time.monotonic()))
             self._failed(sentinel, None)
         raise self._unknown()
 

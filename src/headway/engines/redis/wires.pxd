@@ -2,6 +2,7 @@ cdef class Wire:
     cdef public object connection, reader, room, socket
     cdef public bytes ident
     cdef public bint hurried
+    cdef public long long until
 
     cpdef ask(self, bytes payload)
 

@@ -20,6 +20,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
 from struct import pack
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as Unconnected
@@ -77,17 +78,19 @@ def identity(server: Any, replication: Any) -> bytes:
 class Wire:
     """A connection that a thread uses alone."""
 
-    __slots__ = ("connection", "hurried", "ident", "reader", "room", "socket")
+    __slots__ = ("connection", "hurried", "ident", "reader", "room", "socket", "until")
 
     def __init__(self, place: Place, timeout: float = 0) -> None:
-        # Whether it waits for another time than the engine's.
-        self.hurried = timeout not in (0, place.engine.timeout)
+        whole = int((timeout or place.engine.timeout) * 1e9)
+        began = monotonic_ns()
         self.connection = connection = place.connect(timeout)
+        # All that is asked before it can be used has the time of one answer. What had to be started took its own.
+        self.until = (monotonic_ns() if place.engine.slow_to_prepare else began) + whole
         try:
             self.socket = connection._sock
             self.reader = new_reader()
             self.room = memoryview(bytearray(ROOM))
-            let_kernel_wait(self.socket, timeout or place.engine.timeout)
+            self.limit(self.until - monotonic_ns())
             self.socket.sendall(WHO)
             self.ident = identity(self.read(), self.read())
         except BaseException:
@@ -115,6 +118,7 @@ class Wire:
 
     def limit(self, left_ns: int) -> None:
         """Wait for answers no longer than this; when it is put back, it waits as long as ever."""
+        # Whether it waits for another time than the engine's.
         self.hurried = True
         self.socket.settimeout(max(0.001, left_ns / 1e9))
 
@@ -288,14 +292,15 @@ class PostWire:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.lock = threading.Lock()
-        self.order = threading.Lock()
+        # The collector may come while we have it, and end a coroutine that was dropped, which has a letter, too.
+        self.order = threading.RLock()
         self.wire: Wire | None = None
         self.unheard: deque[Any] = deque()
 
-    def post(self, box: Any, request: Any) -> None:
+    def post(self, box: Any, letter: Any) -> None:
         """Write now if that is possible at once; otherwise the keeper will."""
         with self.order:
-            self.unheard.append(box.next(request))
+            box.line_up(letter, self.unheard)
         if self.wire is None and self.lock.acquire(blocking=False):
             try:
                 self._borrow()
@@ -304,7 +309,8 @@ class PostWire:
         # Who finds the lock taken leaves its letter to who has it, and that one looks again after giving it back.
         while self.wire is not None and self._unwritten() and self.lock.acquire(blocking=False):
             try:
-                self._write()
+                if not self._write():
+                    break
             except TROUBLE:
                 self._hang_up()
             finally:
@@ -328,10 +334,11 @@ class PostWire:
         except IndexError:
             return False
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
+        """Write what was not; False: that is not possible now, and it is the keeper who tries again."""
         wire = self.wire
         if wire is None:
-            return  # opening one may take long: the keeper's work
+            return False  # opening one may take long: the keeper's work
         if len(self.unheard) > 1:
             self._count(wire)
         for letter in list(self.unheard):
@@ -340,13 +347,14 @@ class PostWire:
                 try:
                     sent = wire.socket.send(payload)
                 except BUSY:
-                    return
+                    return False
                 letter.written = True
                 letter.copies += 1
                 if sent < len(payload):
                     wire.socket.settimeout(self.place.engine.timeout)
                     wire.socket.sendall(payload[sent:])
                     wire.socket.settimeout(0)
+        return True
 
     def _count(self, wire: Wire) -> None:
         """Take the answers that are there."""

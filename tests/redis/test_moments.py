@@ -1,0 +1,295 @@
+# mypy: disable-error-code="arg-type, attr-defined, union-attr"
+"""Moments that are hard to hit, made to happen: two threads at once, the collector, no more threads, a full wire."""
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+from collections import deque
+
+import pytest
+from tests.redis.crew import wait_until
+
+from headway import Limiter, Remote, Window
+from headway.engines.redis.place import Place
+from headway.engines.redis.requests import ABANDON, End
+from headway.errors import EngineUnavailable
+
+pytestmark = pytest.mark.realtime
+
+HELD = Window(100_000, per=60, remote=Remote(resolution=0, max_transit=60))
+
+
+def account_of(limiter):
+    return limiter._spec.account((None,))
+
+
+def within(seconds, call):
+    """Whether it returns in time; it goes on in a thread if it does not."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+# -- threads ---------------------------------------------------------------------------------------------
+
+
+def test_who_begins_to_hold_while_the_keeper_looks_is_looked_after(valkey, name):
+    """It has found that nobody holds there, and has not yet forgotten the account."""
+    limiter = Limiter("10 concurrent", name=name, engine=f"{valkey.url}?lease=1.5", engine_timeout=2)
+    limiter.acquire().complete()
+    account, keeper, held, came = account_of(limiter), limiter._engine.keeper, [], []
+
+    class Other:
+        @property
+        def busy(self):
+            if not came:
+                came.append(1)
+                within(0.1, lambda: held.append(limiter.acquire()))
+            return False
+
+    class Ordered(set):
+        def __iter__(self):
+            return iter(sorted(set.copy(self), key=lambda one: one is not account))
+
+    keeper.accounts = Ordered([account, Other()])
+    keeper.wake()
+    wait_until(lambda: held, "one that holds")
+    time.sleep(2)
+    held[0].check()
+    held[0].complete()
+
+
+def test_who_begins_to_wait_while_the_listener_ends_is_heard(valkey, connect):
+    """It has found that nobody waits."""
+    keeper = connect(valkey.url).keeper
+    listener = keeper._listener = threading.current_thread()
+    came = []
+
+    def anybody():
+        if not came:
+            came.append(1)
+            # As `listen` does: it looks, and the other has not said yet that it ends.
+            came.append(keeper._listener is None)
+            return False
+        return True
+
+    keeper._anybody = anybody
+    assert keeper._nobody_listens()
+    assert came[1]
+    keeper._listener = listener
+    assert not keeper._nobody_listens()
+    assert keeper._listener is listener
+
+
+def test_connections_are_given_up_while_others_take_them(valkey, connect):
+    class Contended(deque):
+        """Another thread takes what is there, right after it was seen."""
+
+        def __len__(self):
+            size = deque.__len__(self)
+            self.clear()
+            return size
+
+    place = connect(valkey.url).places()[0]
+    place.put_back(place.take())
+    place._idle = Contended(place._idle)
+    Place.renounce(place, ConnectionError("cut"))
+
+
+def test_accounts_are_tidied_by_two_threads_at_once(valkey, name, monkeypatch):
+    limiter = Limiter("10/s", name=name, engine=valkey.url)
+    spec = limiter._spec
+    account = spec.account(("key",))
+
+    class Shared(dict):
+        """Another thread tidies right after we have looked what is there."""
+
+        def items(self):
+            items = list(dict.items(self))
+            self.clear()
+            return items
+
+    monkeypatch.setattr(spec, "accounts", Shared({("key",): account}))
+    spec.tidy()
+    assert not spec.accounts
+
+
+@pytest.mark.parametrize("thread", ["headway keeper", "headway listener"])
+def test_a_process_that_may_have_no_more_threads_goes_on(valkey, name, monkeypatch, thread):
+    limiter = Limiter("10 concurrent", name=name, engine=f"{valkey.url}?lease=0.6", engine_timeout=2)
+    start = threading.Thread.start
+
+    def refuse(self):
+        if self.name == thread:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        limiter.acquire().complete()
+    permit = limiter.acquire()
+    time.sleep(1)
+    permit.check()
+    permit.complete()
+
+
+def test_a_child_does_not_wait_for_a_thread_that_opened_an_engine(crew, valkey):
+    worker = crew.start(
+        valkey.url,
+        """
+from headway.engines import redis as engines
+engines._lock.acquire()
+pid = os.fork()
+if pid == 0:
+    make("1/s").acquire()
+    say("granted")
+    os._exit(0)
+say(os.waitpid(pid, 0)[1])
+os._exit(0)
+""",
+    )
+    assert worker.hear(5) == "granted"
+    assert worker.hear(5) == "0"
+
+
+# -- the collector ---------------------------------------------------------------------------------------
+
+
+def test_the_collector_may_end_one_permit_while_another_is_ended(valkey, name):
+    """It ends coroutines and generators that were dropped, in whatever thread, and whatever that thread does."""
+    limiter = Limiter(HELD, name=name, engine=valkey.url, engine_timeout=2)
+    permit = limiter.acquire()
+    ask, post = permit._ask, limiter._engine.post_now
+
+    class Dropped:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            post(End(ask, ABANDON))
+
+    def work():
+        for _ in range(3000):
+            Dropped()
+            post(End(ask, ABANDON))
+
+    before, interval = gc.get_threshold(), sys.getswitchinterval()
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    gc.set_threshold(7)
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    finally:
+        gc.set_threshold(*before)
+        sys.setswitchinterval(interval)
+    assert not any(thread.is_alive() for thread in threads)
+    permit.abandon()
+
+
+# -- letters and doubts ----------------------------------------------------------------------------------
+
+
+def test_an_end_does_not_wait_for_a_server_that_does_not_read(make_server, name):
+    """Its socket is full. A unix socket takes a letter whole, or not at all."""
+    server = make_server(unix=True)
+    limiter = Limiter(HELD, name=name, engine=f"{server.url}?lease=60", engine_timeout=2)
+    permits = [limiter.acquire() for _ in range(3000)]
+    permits.pop().complete()
+    time.sleep(1.5)  # the keeper sleeps by now
+    server.stop()
+    longest = 0.0
+    for permit in permits:
+        account_of(limiter).waiting = 1.0  # somebody waits for it, so that it is posted at once
+        began = time.monotonic()
+        permit.complete()
+        longest = max(longest, time.monotonic() - began)
+    server.cont()
+    assert longest < 1
+    wait_until(lambda: limiter.peek().in_flight == 0, "all ends")
+
+
+def test_an_end_on_a_connection_that_has_ended_is_soon_said_again(valkey, make_proxy, name):
+    """Long before the keeper visits anybody."""
+    proxy = make_proxy(valkey)
+    limiter = Limiter(HELD, name=name, engine=f"{proxy.url}?lease=60", engine_timeout=2)
+    watch = Limiter(HELD, name=name, engine=valkey.url, engine_timeout=2)
+    posts = limiter._engine.places()[0].posts
+
+    async def main():
+        for _ in range(2):
+            (await limiter.acquire_async()).complete()
+            await asyncio.sleep(1.5)  # the keeper sleeps by now
+        permit = await limiter.acquire_async()
+        posts.wire.socket.shutdown(1)  # it was cut, and the first to write does not notice
+
+        class Deaf:
+            def __init__(self, socket):
+                self.socket = socket
+                self.shutdown, self.recv, self.close = socket.shutdown, socket.recv, socket.close
+
+            def send(self, payload):
+                return len(payload)
+
+        posts.wire.socket = Deaf(posts.wire.socket)
+        permit.complete()
+        await asyncio.to_thread(wait_until, lambda: watch.peek().in_flight == 0, "the end", within=3)
+
+    asyncio.run(main())
+
+
+def test_what_nobody_heard_of_is_soon_given_back(valkey, make_proxy, name):
+    proxy = make_proxy(valkey)
+    limiter = Limiter(HELD, name=name, engine=f"{proxy.url}?lease=60", engine_timeout=0.3)
+    watch = Limiter(HELD, name=name, engine=valkey.url, engine_timeout=2)
+    limiter.acquire().complete()
+    time.sleep(1.5)  # the keeper sleeps by now
+    proxy.drop_answers(1, only=b"EVALSHA", cut=False)
+    with pytest.raises(EngineUnavailable):
+        limiter.acquire()
+    wait_until(lambda: watch.peek().in_flight == 0, "what nobody was given", within=3)
+
+
+@pytest.mark.parametrize("how", ["complete", "cancel", "drop"])
+def test_a_reservation_that_nobody_waits_for_is_forgotten(valkey, name, how):
+    """Its holder sleeps by itself, for `delay` seconds."""
+    limiter = Limiter("1000/s burst 1", name=name, engine=f"{valkey.url}?lease=0.6")
+    for _ in range(20):
+        permit = limiter.reserve()
+        if how != "drop":
+            getattr(permit, how)()
+    wait_until(lambda: not account_of(limiter).busy, "nobody who sleeps", within=3)
+
+
+# -- time-outs -------------------------------------------------------------------------------------------
+
+
+def test_a_slow_server_has_no_more_time_to_be_met(valkey, make_proxy, name):
+    """Each of its answers is in time, and there are many until the first permit."""
+    proxy = make_proxy(valkey)
+    proxy.delay(answers=0.2)
+    limiter = Limiter("10/s", name=name, engine=proxy.url, engine_timeout=0.25)
+    began = time.monotonic()
+    with pytest.raises(EngineUnavailable):
+        limiter.acquire()
+    assert time.monotonic() - began < 1
+
+
+def test_a_server_that_has_to_be_started_takes_its_own_time(tmp_path, connect, name):
+    """Longer than an answer may take."""
+    engine = connect(f"embedded://{tmp_path}", timeout=0.02)
+    limiter = Limiter("10/s", name=name, engine=engine, engine_timeout=0.02)
+    prepare = engine.prepare
+
+    def slowly():
+        time.sleep(0.1)
+        prepare()
+        del engine.prepare
+
+    engine.prepare = slowly
+    assert asyncio.run(limiter.acquire_async())
