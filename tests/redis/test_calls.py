@@ -299,3 +299,27 @@ def test_who_stands_in_a_new_ledger_is_not_forgotten_with_those_of_the_old_one(e
 class Bell:
     def __init__(self, ring):
         self.ring = ring
+
+
+@pytest.mark.realtime
+def test_who_may_not_listen_asks_instead_and_keeps_its_connections(valkey, name):
+    """That the subscription is refused is an answer: there is nothing wrong with the connections of those who ask."""
+    admin = valkey.client()
+    admin.execute_command("ACL SETUSER mute on >secret ~* +@all resetchannels")
+    engine = Engine(read_address(f"redis://mute:secret@{valkey.url.partition('://')[2]}?lease=1.5"))
+    limiter = Limiter("1 concurrent", name=name, engine=engine)
+    try:
+        held = limiter.acquire()
+        got = []
+        thread = threading.Thread(target=lambda: got.append(limiter.acquire(timeout=LEASE)))
+        thread.start()
+        eventually(lambda: limiter.peek().waiting == 1, "one who stands")
+        before = admin.info("stats")["total_connections_received"]
+        time.sleep(1.5)
+        assert admin.info("stats")["total_connections_received"] - before <= 3
+        held.complete()
+        thread.join(LEASE)
+        got[0].complete()
+    finally:
+        engine.close()
+        admin.acl_deluser("mute")

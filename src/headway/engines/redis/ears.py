@@ -36,6 +36,10 @@ PATIENCE = 2.0
 """Seconds that the answer may take."""
 
 
+class Rejected(ConnectionError):
+    """The server is there and answers, but will not have this subscription."""
+
+
 class Ear:
     """A connection that listens."""
 
@@ -156,6 +160,8 @@ class Subscription:
                 self.ear.check(time.monotonic())
             else:
                 self.listen_to(self.ear)
+        except Rejected:
+            raise
         except TROUBLE as error:
             # Those who ask would find out too, one after the other, and each after a time-out.
             self.ear.place.renounce(error)
@@ -175,7 +181,7 @@ class Subscription:
                 self.ended(ear, answer[1])
 
     def refused(self, ear: Ear, error: Exception) -> None:  # noqa: ARG002
-        raise ConnectionError(f"the subscription was refused: {error}")
+        raise Rejected(f"the subscription was refused: {error}")
 
     def confirmed(self, channel: bytes) -> None: ...
 

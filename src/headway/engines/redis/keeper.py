@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
+from headway.engines.redis.ears import Rejected
 from headway.engines.redis.halts import UNUSED, Halt
 from headway.engines.redis.lanes import MOST, lane_of_threads
 from headway.engines.redis.requests import NOTHING, Call, End, Poll, Renew, Request
@@ -339,7 +340,7 @@ class Keeper:
                 if self._nobody_listens():
                     return
                 engine.complain(error)
-                time.sleep(0.2)
+                time.sleep(1.0 if isinstance(error, Rejected) else 0.2)
             except Exception:
                 log.exception("the listener of %s failed, and goes on", engine.address)
                 time.sleep(0.5)
