@@ -356,9 +356,9 @@ class Poll(Request):
                 end = position + 2 + 2 * len(ask.costs)
                 epoch, sent, received = talk.heard_epoch, talk.since, talk.received
                 ask.called(said[position + 1], said[position + 2 : end], epoch, sent, received)
-                if ask.orphan and ask.verdict == words.STANDING:
-                    # It gave its place back, but not before it was called: what it was given is with us, not in the
-                    # ledger.
+                if (ask.orphan or ask.void) and ask.verdict == words.STANDING:
+                    # It gave its place back or asked anew, but not before it was called: what it was given is with us,
+                    # not in the ledger.
                     ask.grant(said[position + 1], said[position + 2 : end], talk.shift, epoch, sent, received)
                     ask.give_back()
                 position = end

@@ -4,7 +4,9 @@
 -- The answer: how many ledgers there were, -1 if there is no root, -2 if it is of another version.
 --
 -- The meta data stay, the epoch with them: a root that was deleted would look like a loss to its clients, and they would
--- quarantine it. A ledger of which nothing is stored is a fresh one. Who waits is told to ask after it, and served then.
+-- quarantine it. A ledger of which nothing is stored is a fresh one, but what was taken before could be given back to it;
+-- so where that is known by a tally, it goes on (`anew` in bucket.lua and fixed_window.lua, the state as `ledgers.py`
+-- tells). Who waits is told to ask after it, and served then.
 
 local root = KEYS[1]
 local meta = redis.call('HGET', root, 'm')
@@ -15,12 +17,32 @@ local format, seq = struct.unpack('<dd', meta)
 if format ~= 1 then
   return -2
 end
+local FOREVER, LONG_AGO = 4503599627370496, -4503599627370496
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+-- A fresh ledger for which nothing can come back, or nil where it is enough that there is none.
+local function anew(value)
+  local kind = struct.unpack('<d', value)
+  if kind == 1 then
+    local tat, _, _, tally = struct.unpack('<dddd', value, #value - 31)
+    tally = (tally + math.max(0, tat - now) + 1) % FOREVER
+    return string.sub(value, 1, -33) .. struct.pack('<dddd', LONG_AGO, 0, LONG_AGO, tally)
+  elseif kind == 4 then
+    local _, _, tally = struct.unpack('<ddd', value, #value - 23)
+    return string.sub(value, 1, -25) .. struct.pack('<ddd', LONG_AGO, 0, tally + 1)
+  end
+end
+
 local found = 0
 for i = math.min(2, #KEYS), #KEYS do
   local key = KEYS[i]
   for _, field in ipairs(redis.call('HKEYS', key)) do
     local what, index = string.sub(field, 1, 1), string.sub(field, 2)
-    if what == 's' or what == 'a' then
+    local fresh = what == 's' and anew(redis.call('HGET', key, field))
+    if fresh then
+      redis.call('HSET', key, field, fresh)
+    elseif what == 's' or what == 'a' then
       redis.call('HDEL', key, field)
     end
     if what == 's' then
