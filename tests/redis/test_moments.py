@@ -1,4 +1,4 @@
-# mypy: disable-error-code="arg-type, attr-defined, union-attr"
+# mypy: disable-error-code="arg-type, attr-defined, type-arg, union-attr"
 """Moments that are hard to hit, made to happen: two threads at once, the collector, no more threads, a full wire."""
 
 import asyncio
@@ -36,41 +36,15 @@ def within(seconds, call):
 # -- threads ---------------------------------------------------------------------------------------------
 
 
-def test_who_begins_to_hold_while_the_keeper_looks_is_looked_after(valkey, name):
-    """It has found that nobody holds there, and has not yet forgotten the account."""
-    limiter = Limiter("10 concurrent", name=name, engine=f"{valkey.url}?lease=1.5", engine_timeout=2)
-    limiter.acquire().complete()
-    account, keeper, held, came = account_of(limiter), limiter._engine.keeper, [], []
-
-    class Other:
-        @property
-        def busy(self):
-            if not came:
-                came.append(1)
-                within(0.1, lambda: held.append(limiter.acquire()))
-            return False
-
-    class Ordered(set):
-        def __iter__(self):
-            return iter(sorted(set.copy(self), key=lambda one: one is not account))
-
-    keeper.accounts = Ordered([account, Other()])
-    keeper.wake()
-    wait_until(lambda: held, "one that holds")
-    time.sleep(2)
-    held[0].check()
-    held[0].complete()
-
-
 def test_who_begins_to_wait_while_the_listener_ends_is_heard(valkey, connect):
     """It has found that nobody waits."""
     keeper = connect(valkey.url).keeper
     listener = keeper._listener = threading.current_thread()
-    came = []
+    came: list[bool] = []
 
     def anybody():
         if not came:
-            came.append(1)
+            came.append(True)
             # As `listen` does: it looks, and the other has not said yet that it ends.
             came.append(keeper._listener is None)
             return False
