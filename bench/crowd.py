@@ -55,6 +55,28 @@ def parallel(effort: Effort) -> Findings:
     return Findings({"threads": spread([one / many for one, many in rounds], note=note)})
 
 
+def asleep(threads: int, rate: float, seconds: float) -> float:
+    """CPU, as a share of one core, of threads that only sleep and wake as often in all: what a machine takes for it."""
+    over = False
+
+    def nap(number: int) -> None:
+        due = time.perf_counter() + number / rate
+        while not over:
+            due += threads / rate
+            time.sleep(max(0.0, due - time.perf_counter()))
+
+    crowd = [threading.Thread(target=nap, args=(number,)) for number in range(threads)]
+    for thread in crowd:
+        thread.start()
+    start, cpu = time.perf_counter(), time.process_time()
+    time.sleep(seconds)
+    elapsed, cpu = time.perf_counter() - start, time.process_time() - cpu
+    over = True
+    for thread in crowd:
+        thread.join()
+    return cpu / elapsed
+
+
 @in_own_process(times=5)
 def blocked(effort: Effort) -> Findings:
     limiter = headway.Limiter(f"{RATE}/s burst 1")
@@ -84,6 +106,7 @@ def blocked(effort: Effort) -> Findings:
         {
             "blocked-rate": Reading(granted / elapsed / RATE, note=note),
             "blocked-cpu": Reading(cpu / elapsed),
+            "blocked-floor": Reading(asleep(THREADS, RATE, min(effort.seconds, 1.0))),
         }
     )
 
@@ -109,5 +132,6 @@ SECTION = Section(
             "%",
         ),
         Figure("blocked-cpu", "the same threads: CPU, share of one core", blocked, "<=", 0.05, "%"),
+        Figure("blocked-floor", "as many that only sleep, as often: CPU", blocked, unit="%"),
     ),
 )

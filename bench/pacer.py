@@ -7,12 +7,14 @@ import time
 
 import headway
 from bench.alone import in_own_process
-from bench.crowd import one_and_many
+from bench.crowd import asleep, one_and_many
 from bench.figure import Effort, Figure, Findings, Reading, Section
 from bench.timing import Side, clock_side, ratio, spread, take_turns
 
 CROWD = 32
 THREADS = 8
+BUSIEST = 10_000
+"""Of the rates at which the CPU has a bar."""
 RATES = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 
@@ -75,6 +77,7 @@ def holding(effort: Effort) -> Findings:
         error = 0.0 if off <= 1 else abs(share - 1)
         found.readings[f"pacer-{rate}"] = Reading(error, note=f"{note}, {share:.5f} of the rate")
         found.readings[f"pacer-{rate}-cpu"] = Reading(cpu)
+    found.readings["pacer-floor"] = Reading(asleep(THREADS, BUSIEST, max(effort.seconds, 1.0)))
     return found
 
 
@@ -83,8 +86,11 @@ def figures() -> tuple[Figure, ...]:
     for rate in RATES:
         title = f"{THREADS} threads blocked in `acquire()` at {rate:,}/s, ratio 1.1"
         found.append(Figure(f"pacer-{rate}", f"{title}: off the rate by", holding, "<=", 0.001, "%"))
-        bar = 0.2 if rate <= 10_000 else None
+        bar = 0.2 if rate <= BUSIEST else None
         found.append(Figure(f"pacer-{rate}-cpu", "the same: CPU, share of one core", holding, "<=", bar, "%"))
+        if rate == BUSIEST:
+            title = f"{THREADS} threads that only sleep, {rate:,} times a second in all: CPU"
+            found.append(Figure("pacer-floor", title, holding, unit="%"))
     return tuple(found)
 
 
