@@ -267,3 +267,16 @@ def test_a_server_that_has_to_be_started_takes_its_own_time(tmp_path, connect, n
 
     engine.prepare = slowly
     assert asyncio.run(limiter.acquire_async())
+
+
+def test_ends_wait_while_it_is_found_out_which_ledger_it_is(valkey, name):
+    """A ledger that is trusted after a failover may be the same: what ended meanwhile ends there."""
+    limiter = Limiter("10 concurrent", name=name, engine=valkey.url)
+    account = account_of(limiter)
+    permit = limiter.acquire()
+    epoch, account.epoch = account.epoch, b""
+    account.ends.append(End(permit._ask, ABANDON))
+    assert account.take_ends() == []
+    account.epoch = epoch
+    assert len(account.take_ends()) == 1
+    permit.complete()

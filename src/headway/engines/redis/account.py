@@ -384,9 +384,10 @@ class Account:
         return self.spec.stretched(by) if by > 0 else int(by * TICK)
 
     def take_ends(self) -> list[Request]:
-        """The ends that wait for a question to travel with; those of a ledger that is no more are nobody's."""
+        """The ends that wait for a question to travel with; those of a ledger that is no more are nobody's. While it is
+        found out which one it is, they wait."""
         taken: list[Request] = []
-        while len(taken) < 64:
+        while self.epoch and len(taken) < 64:
             try:
                 request = self.ends.popleft()
             except IndexError:  # not asked before: another thread may take the last one
