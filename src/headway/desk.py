@@ -22,6 +22,7 @@ from headway.drive import run_async, running_loop
 from headway.engines.memory.book import ATOMIC
 from headway.errors import InvalidArgument, InvalidKey, RateLimited
 from headway.flows import Late, wait_in_line
+from headway.health import notice_wait
 from headway.permit import Permit
 from headway.status import Denied, seconds, status_of
 
@@ -387,6 +388,8 @@ class Desk:
 
     def _waited(self, ticket: Ticket) -> Permit:
         permit = self.permit_for(ticket)
+        if ticket.bell is not None:
+            notice_wait(self._book, self._book.clock.now() - ticket.since)
         if self._listener is not None:
             self._listener.tell_wait(permit, ticket)
         return permit

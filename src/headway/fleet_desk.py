@@ -21,6 +21,7 @@ from headway.errors import Closed, EngineUnavailable
 from headway.fleet_answers import denied, limited
 from headway.fleet_permit import FleetPermit, new_fleet_permit
 from headway.flows import Late
+from headway.health import notice_wait
 from headway.limiter import Limiter
 from headway.permit import Permit
 from headway.status import Denied
@@ -156,9 +157,12 @@ class FleetDesk(Limiter):
     def _got(self, ask: Ask, key: Key, cost: Cost, since: int = 0) -> Permit:
         """`since`: when it began to wait, if it had to."""
         permit = new_fleet_permit(self, ask)
+        waited = self._clock.now() - since if since else 0
+        if since:
+            notice_wait(self._book, waited)
         if self._listener is not None:
             if since:
-                self._listener.tell("waited", key, cost, (self._clock.now() - since) / 1e9)
+                self._listener.tell("waited", key, cost, waited / 1e9)
             else:
                 self._listener.tell("granted", key, cost)
         return permit

@@ -1,7 +1,9 @@
-"""What a limiter warns about, once each: a fork, permits that nobody ends, answers that are too slow for the limit."""
+"""What a limiter warns about, once each: a fork, permits that nobody ends, answers that are too slow for the limit, and
+in the log a long wait."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -11,6 +13,8 @@ from headway.core.window import WindowRule
 if TYPE_CHECKING:
     from headway.engines.memory import Book
 
+LONG_WAIT_NS = 60_000_000_000
+"""What is waited for longer than this is logged."""
 ENOUGH = 256
 """So many permits must have ended before their average says anything."""
 
@@ -53,6 +57,17 @@ def warn_blocking(book: Book) -> None:
         f"a blocking verb of {describe(book)} has to wait inside a running event loop and stops all its tasks: "
         "use `await limiter.acquire_async()` or `async with limiter:`",
     )
+
+
+def notice_wait(book: Book, waited_ns: int) -> None:
+    """Somebody has got its permit after so long; nothing is wrong with that, but it may not be expected."""
+    if waited_ns > LONG_WAIT_NS and "wait" not in book.warned:
+        book.warned.add("wait")
+        logging.getLogger("headway").warning(
+            "%s: a permit was waited for %.3g s; this is said once, on_event tells of each wait",
+            describe(book),
+            waited_ns / 1e9,
+        )
 
 
 def check_health(book: Book, tick_ns: int = 1) -> None:

@@ -273,3 +273,17 @@ def test_peek_forgets_who_gave_up(victim):
         return asyncio.get_running_loop().time()
 
     assert run(main()) == 0.2
+
+
+def test_a_long_wait_is_logged_once(caplog):
+    """More than a minute; the log names the limiter and says how long it was."""
+    clock = ManualClock(autojump=True)
+    short, long = Limiter("1/s", clock=clock), Limiter("1 per 100s", name="reports", clock=clock)
+    for _ in range(3):
+        short.acquire()
+    assert not caplog.records
+    for _ in range(3):
+        long.acquire()
+    [record] = caplog.records
+    assert record.name == "headway"
+    assert "limiter 'reports' ('1/100s'): a permit was waited for 100 s" in record.getMessage()

@@ -320,3 +320,13 @@ def test_stats_know_who_waits_and_which_keys(valkey, name):
     callers.join()
     assert limiter.stats().waiting == 0
     held.complete()
+
+
+def test_a_long_wait_is_logged_once(valkey, name, caplog, monkeypatch):
+    """A minute in earnest."""
+    monkeypatch.setattr("headway.health.LONG_WAIT_NS", 20_000_000)
+    limiter = Limiter("10/s burst 1", name=name, engine=valkey.url)
+    for _ in range(3):
+        limiter.acquire()
+    [record] = [record for record in caplog.records if "was waited for" in record.getMessage()]
+    assert repr(name) in record.getMessage()
