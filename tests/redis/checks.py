@@ -64,3 +64,16 @@ async def check_wake_async(engine, within=1.0):
 
 def short_lease(url, seconds=3):
     return f"{url}{'&' if '?' in url else '?'}lease={seconds}"
+
+
+def check_reset(limiter, reset):
+    """As if nothing of its ten had been taken; and what was taken before, and is cancelled now, gives nothing back."""
+    before = [limiter.acquire() for _ in range(10)]
+    reset()
+    after = [limiter.acquire(timeout=0) for _ in range(10)]
+    for permit in before:
+        permit.cancel()
+    time.sleep(0.1)
+    assert not limiter.try_acquire()
+    for permit in after:
+        permit.cancel()
