@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from typing import Any
@@ -83,17 +84,43 @@ def test_a_message_that_overtakes_the_answer_is_not_lost(engines, valkey, name, 
     assert not engine._early
 
 
+LAST_WORDS = """
+begun = []
+signal.signal(signal.SIGUSR1, lambda *_: begun.append(True))
+permit = make("1 concurrent", engine_timeout=5).acquire()
+say("has it")
+while not begun: time.sleep(0.002)
+permit.complete()
+os._exit(0)
+"""
+
+
+@pytest.mark.realtime
+def test_the_last_words_of_a_process_may_be_late(crew, valkey, make_proxy):
+    """As a child that is forked for each job says them: nobody is left who could say them again."""
+    proxy = make_proxy(valkey)
+    worker = crew.start(f"{proxy.url}?lease={LEASE}", LAST_WORDS)
+    assert worker.hear() == "has it"
+    proxy.delay(requests=0.2)
+    worker.process.send_signal(signal.SIGUSR1)
+    worker.join()
+    limiter = Limiter("1 concurrent", name=crew.name, engine=f"{valkey.url}?lease={LEASE}")
+    eventually(lambda: limiter.peek().in_flight == 0, "its end")
+
+
 @pytest.mark.realtime
 def test_an_end_that_was_refused_is_said_again_soon(engines, valkey, make_proxy, name):
     """One that arrives too late to serve the queue is refused, and nobody waits for the answer: the keeper reads it."""
     proxy = make_proxy(valkey)
     holder = Limiter("1 concurrent", name=name, engine=engines(proxy), engine_timeout=5)
     waiter = Limiter("1 concurrent", name=name, engine=engines())
+    holder.acquire().complete()  # the first end may be late
     held = holder.acquire()
     got = []
     thread = threading.Thread(target=lambda: got.append(waiter.acquire(timeout=LEASE / 2)))
     thread.start()
-    eventually(lambda: waiter.peek().waiting == 1, "one who stands")
+    # Who knows that somebody stands posts its end at once.
+    eventually(lambda: holder.peek().waiting == 1, "one who stands")
     eventually(lambda: holder._engine.keeper._drowsy, "a keeper that sleeps")
     proxy.delay(requests=0.2)
     begin = time.monotonic()
