@@ -287,7 +287,8 @@ class Ask(Request):
                 return
             self.returned = True
         if again:
-            self.account.spec.engine.defer(End(self, CANCEL))
+            # With the very next question, and not by letter: that could be overtaken by it.
+            self.account.ends.append(End(self, CANCEL))
         else:
             self.account.post(End(self, CANCEL))
 
