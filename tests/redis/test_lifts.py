@@ -1,5 +1,6 @@
 """A pause that is lifted or made longer while somebody sleeps until its end: nobody is left, no window is broken."""
 
+import asyncio
 import threading
 import time
 
@@ -97,3 +98,23 @@ def test_a_pause_of_all_that_is_made_longer_holds_those_up_who_slept_until_its_e
     limiter.pause(1.5)
     ends = time.monotonic() + 1.4
     assert min(sleepers.join()) > ends
+
+
+def test_who_is_recalled_and_cancelled_before_it_asks_anew_gives_its_slot_back(make):
+    """It would have gone back with the question that it does not ask."""
+    limiter, other = make(Spacing(100)), make(Spacing(100))
+
+    async def main():
+        limiter.acquire()
+        task = asyncio.create_task(limiter.acquire_async(timeout=500))
+        account = limiter._spec.account((None,))
+        while not account.sleepers:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        [ask] = account.sleepers
+        account.recall(ask)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    eventually(lambda: other.peek().waiting == 0, "a slot that is free", within=SOON)

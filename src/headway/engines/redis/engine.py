@@ -196,17 +196,11 @@ class Engine:
         first = loop is None and self.place_of(account).posts.wire is None
         if type(request) is not End or account.waiting or account.standing or first:
             self.post_now(request)
-        else:
-            self.defer(request)
-
-    def defer(self, request: Request) -> None:
-        """Say it with the next question, before that, or within a millisecond."""
-        account = request.account
+            return
         account.ends.append(request)
         if account in self.deferred:
             return
         self.deferred.add(account)
-        loop = asyncio._get_running_loop()
         if loop is not None:
             loop.call_soon(self.flush, account)
             self.keeper.tend()  # for a loop that ends before that

@@ -298,7 +298,11 @@ class Ask(Request):
         account = self.account
         account.sleepers.discard(self)
         if self.verdict == words.GRANTED:
-            if not self.void:
+            if self.void:
+                account.spec.engine.flush(
+                    account
+                )  # what it was to say with its next question, if it was recalled
+            else:
                 self.give_back()
         elif account.standing.pop(self.ticket, None) is not None:
             account.post(Withdraw(self))
