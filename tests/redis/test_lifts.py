@@ -9,6 +9,7 @@ from tests.redis.crew import most_in_any
 from tests.redis.servers import eventually
 
 from headway import Limiter, Spacing, Window
+from headway.engines.redis.lanes import lane_of_threads
 
 pytestmark = pytest.mark.realtime
 
@@ -118,3 +119,22 @@ def test_who_is_recalled_and_cancelled_before_it_asks_anew_gives_its_slot_back(m
 
     asyncio.run(main())
     eventually(lambda: other.peek().waiting == 0, "a slot that is free", within=SOON)
+
+
+def test_who_is_recalled_while_another_asks_gives_its_slot_back_with_its_own_question(make):
+    """It waits until the lane is free; what it gives back must not wait any longer than that."""
+    limiter = make(Spacing(2))
+    limiter.acquire()
+    sleepers = Sleepers(limiter)
+    sleepers.send(1)
+    account = limiter._spec.account((None,))
+    eventually(lambda: account.sleepers, "one who sleeps")
+    lane = lane_of_threads(account)
+    with lane.lock:
+        [ask] = account.sleepers
+        account.recall(ask)
+        eventually(lambda: lane.queue, "one who asks anew")
+    eventually(lambda: ask not in account.sleepers and account.sleepers, "one who sleeps again")
+    [again] = account.sleepers
+    assert again.marks[0] == ask.marks[0]
+    sleepers.join()

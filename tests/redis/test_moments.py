@@ -256,12 +256,12 @@ def test_a_slow_server_has_no_more_time_to_be_met(valkey, make_proxy, name):
 
 def test_a_server_that_has_to_be_started_takes_its_own_time(tmp_path, connect, name):
     """Longer than an answer may take."""
-    engine = connect(f"embedded://{tmp_path}", timeout=0.02)
-    limiter = Limiter("10/s", name=name, engine=engine, engine_timeout=0.02)
+    engine = connect(f"embedded://{tmp_path}", timeout=1)
+    limiter = Limiter("10/s", name=name, engine=engine, engine_timeout=1)
     prepare = engine.prepare
 
     def slowly():
-        time.sleep(0.1)
+        time.sleep(1.2)
         prepare()
         del engine.prepare
 

@@ -166,8 +166,6 @@ class ThreadLane(Lane):
             mine.extend(map(lock.acquire, AT_ONCE))
             if mine[0]:
                 batch = [request, *self.gather()] if self.queue else [request]
-                if self.account.ends:
-                    batch = self.account.take_ends() + batch
             else:
                 self.queue.append(request)
                 # Who has the lock is bound by the engine's time-out, and so is who sends what has gathered meanwhile.
@@ -195,6 +193,8 @@ class ThreadLane(Lane):
             raise request.error
 
     def _send(self, batch: list[Request]) -> None:
+        if self.account.ends:
+            batch = self.account.take_ends() + batch
         self.number += 1
         self.first = 0
         self.unfinished = batch
