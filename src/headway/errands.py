@@ -1,8 +1,9 @@
 """Waiting for a shared ledger, written once: what happens, without doing it.
 
 The flows of `headway.flows` ask a ledger in this process, which answers at once. Here the ledger is elsewhere, so
-that a question is an effect too. There are three ways to wait: to stand in the ledger's queue until one is called, to
-sleep until a slot that was promised, and to come back later because too many slots are promised already.
+that a question is an effect too. There are four ways to wait: to stand in the ledger's queue until one is called, to
+sleep until a slot that was promised, to sit a pause out in which nothing is promised, and to come back later because
+too many slots are promised already.
 
 An errand hears of what went wrong with an effect as an exception where it yielded it, and may go on in another way.
 """
@@ -14,7 +15,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from headway.engines.redis.requests import Look, Poll
-from headway.engines.redis.words import DENIED, GRANTED, REFUSED, STANDING
+from headway.engines.redis.words import DENIED, GRANTED, REFUSED, STANDING, TICK
 from headway.errors import HeadwayError
 from headway.flows import Late
 
@@ -98,7 +99,7 @@ def served(ask: Ask, deadline: int | None) -> Errand[bool]:
     if ask.verdict == GRANTED and not ask.void:
         return True
     if ask.verdict == DENIED:
-        yield from back_off(ask, deadline)
+        yield from (sit_out if ask.pause > 0 else back_off)(ask, deadline)
     ask.account.spec.check_open()
     return False
 
@@ -143,6 +144,24 @@ def sleep_to_slot(ask: Ask) -> Errand[None]:
     elif now > ask.expires + account.moved(ask):
         ask.give_back()
         ask.void = True
+
+
+def sit_out(ask: Ask, deadline: int | None) -> Errand[None]:
+    """The whole limiter is paused, and a key's ledger promises nothing then: until that is over, or we are told."""
+    account = ask.account
+    spec = account.spec
+    if deadline is not None and ask.heard + spec.stretched(max(row[1] for row in ask.rows)) > deadline:
+        raise Late
+    now = ask.heard
+    # Not stretched: who comes too early, as clocks differ, is told how little is left.
+    ask.slot = ask.expires = now + int(ask.pause) * TICK
+    account.sleep(ask)
+    try:
+        while now < ask.slot and not ask.void:
+            now = yield Nap(ask, ask.slot)
+            spec.check_open()
+    finally:
+        account.sleepers.discard(ask)
 
 
 def back_off(ask: Ask, deadline: int | None) -> Errand[None]:

@@ -25,7 +25,7 @@ from headway.engines.redis import open_engine
 from headway.engines.redis.halts import Pause
 from headway.engines.redis.requests import Look, Request
 from headway.engines.redis.spec import Spec
-from headway.engines.redis.words import GRANTED, PAUSE, RESET, TICK, numbers
+from headway.engines.redis.words import GRANTED, PAUSE, RESERVE, RESET, TICK, numbers
 from headway.errands import Errand, Say
 from headway.errors import EngineUnavailable, InvalidArgument, InvalidKey, NotPromised, RateLimited
 from headway.events import Listener
@@ -191,7 +191,7 @@ class FleetLimiter(FleetDesk):
                 raise NotPromised(rule.limit)
             if rule.capacity == 0:
                 raise RateLimited(math.inf, limit=rule.limit, key=keys[0], reason="never")
-        ask = self._new_ask(account, costs, None)
+        ask = self._new_ask(account, costs, None, RESERVE)
         try:
             yield Say(ask)
         except BaseException as error:  # noqa: BLE001 - raised again, if nobody decides instead

@@ -15,7 +15,7 @@ from headway.desk import Cost, Key, Timeout, timeout_to_ns
 from headway.drive import need_loop
 from headway.engines.redis.lanes import lane_of_tasks, lane_of_threads
 from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, Ask
-from headway.engines.redis.words import GRANTED, NEVER, TICK
+from headway.engines.redis.words import GRANTED, NEVER, NOW, TICK, WAIT
 from headway.errands import Errand, TooMany, obtain
 from headway.errors import Closed, EngineUnavailable
 from headway.fleet_answers import denied, limited
@@ -121,15 +121,17 @@ class FleetDesk(Limiter):
     def _question(self, key: Key, cost: Cost) -> Ask:
         """Of who does not wait."""
         account, costs = self._whose(key, cost)
-        return Ask(account, costs, False, 0.0)
+        return Ask(account, costs, NOW, 0.0)
 
     def _patient_question(self, key: Key, cost: Cost, deadline: int | None) -> Ask:
         account, costs = self._whose(key, cost)
         return self._new_ask(account, costs, deadline)
 
-    def _new_ask(self, account: Account, costs: tuple[int, ...], deadline: int | None) -> Ask:
+    def _new_ask(
+        self, account: Account, costs: tuple[int, ...], deadline: int | None, patience: int = WAIT
+    ) -> Ask:
         longest = NEVER if deadline is None else float(max(0, deadline - self._clock.now()) // TICK)
-        return Ask(account, costs, True, longest)
+        return Ask(account, costs, patience, longest)
 
     def _timeout(self, timeout: Timeout) -> int | None:
         return self._timeout_ns if timeout is ... else timeout_to_ns(timeout)

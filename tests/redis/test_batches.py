@@ -18,7 +18,7 @@ from headway.core.limits import Bucket, Concurrency, FixedWindow, Spacing, Windo
 from headway.core.remote import Remote
 from headway.engines.redis.lanes import lane_of_threads
 from headway.engines.redis.requests import CANCEL, COMPLETE, Ask, End, Request
-from headway.engines.redis.words import DENIED, GRANTED, STANDING
+from headway.engines.redis.words import DENIED, GRANTED, NOW, STANDING, WAIT
 
 LIMITS = {
     "bucket": Bucket("1000/s", burst=40),
@@ -77,7 +77,7 @@ def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed)
                     expected.append((how, cost, *(int(part) for part in ask.marks)))
                     continue
                 cost, times = random.choice([1, 1, 1, 2, 7]), random.choice([1, 2, 5, 30])
-                batch += [Ask(account, (cost,), False, 0.0) for _ in range(times)]
+                batch += [Ask(account, (cost,), NOW, 0.0) for _ in range(times)]
                 expected += [cost] * times
             lane = lane_of_threads(account)
             lane.queue.extend(batch[1:])
@@ -102,7 +102,7 @@ def test_those_who_find_nothing_left_stand_in_their_order(server, name):
     """Of thirty who say the same ten are granted, and the others stand, with tickets of their own."""
     limiter = Limiter("10 concurrent", name=name, engine=server.url)
     account = limiter._spec.account((None,))
-    batch = [Ask(account, (1,), True) for _ in range(30)]
+    batch = [Ask(account, (1,), WAIT) for _ in range(30)]
     lane = lane_of_threads(account)
     lane.queue.extend(batch[1:])
     lane.ask(batch[0])

@@ -16,6 +16,7 @@ from headway.engines.redis.address import read_address
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.keeper import ALERT, SOON
 from headway.engines.redis.requests import Ask
+from headway.engines.redis.words import WAIT
 
 LEASE = 60
 """Seconds: a third of it is how long whoever is not called would be left."""
@@ -311,7 +312,7 @@ def test_who_stands_in_a_new_ledger_is_not_forgotten_with_those_of_the_old_one(e
     """Two lanes hear of it at the same time, and one of them has stood there since."""
     limiter = Limiter("1 concurrent", name=name, engine=engines())
     account = limiter._spec.account((None,))
-    old, new = Ask(account, (1,), True), Ask(account, (1,), True)
+    old, new = Ask(account, (1,), WAIT), Ask(account, (1,), WAIT)
     for number, (ask, epoch) in enumerate([(old, b"old"), (new, b"new")], 1):
         ask.ticket, ask.epoch = number, epoch
     account.standing[1] = old

@@ -10,6 +10,7 @@ from tests.redis.crew import most_in_any, wait_until
 from headway import Concurrency, Limiter, Remote, Spacing, Window
 from headway.engines.redis.lanes import lane_of_threads
 from headway.engines.redis.requests import Ask, Renew
+from headway.engines.redis.words import WAIT
 from headway.fleet_permit import new_fleet_permit
 
 pytestmark = pytest.mark.realtime
@@ -98,7 +99,7 @@ def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
 
     limiter.peek()
     account = limiter._spec.account((None,))
-    one, other = (Ask(account, (1,), True) for _ in range(2))
+    one, other = (Ask(account, (1,), WAIT) for _ in range(2))
     lane = lane_of_threads(account)
     lane.queue.append(other)
     lane.ask(one)

@@ -8,7 +8,7 @@ import pytest
 from tests.redis.crew import most_in_any
 from tests.redis.servers import eventually
 
-from headway import Limiter, Spacing, Window
+from headway import Limiter, RateLimited, Spacing, Window
 from headway.engines.redis.lanes import lane_of_threads
 
 pytestmark = pytest.mark.realtime
@@ -89,6 +89,61 @@ def test_who_sleeps_until_the_end_of_a_pause_goes_when_it_is_lifted(make, limit,
     lifted = time.monotonic()
     assert sleepers.join()[0] - lifted < SOON
     eventually(lambda: limiter.peek(key).reset_after == 0, "a ledger as new", within=SOON)
+
+
+@pytest.mark.parametrize("limit", [Window(1, per=0.1), Spacing(0.1), "10/s burst 1"])
+def test_all_who_wait_for_a_key_go_when_a_pause_of_all_is_lifted(make, limit):
+    """In several processes: nothing was promised for after the pause that could be in anybody's way."""
+    one, other = make(limit), make(limit)
+    one.acquire("alice")
+    here, there = Sleepers(one), Sleepers(other)
+    one.pause(50)
+    for sleepers in (here, there, here, there):
+        sleepers.send(1, "alice")
+    one.pause(0)
+    lifted = time.monotonic()
+    assert max(here.join() + there.join()) - lifted < SOON
+    eventually(lambda: one.peek("alice").reset_after == 0, "a ledger as new", within=SOON)
+
+
+@pytest.mark.parametrize("limit", [Window(3, per=1), Spacing(0.1), "10/s burst 1"])
+def test_a_key_that_is_no_longer_paused_waits_for_the_end_of_a_pause_of_all(make, limit):
+    limiter = make(limit)
+    sleepers = Sleepers(limiter)
+    limiter.pause(20, key="alice")
+    sleepers.send(2, "alice")
+    limiter.pause(2.5)
+    ends = time.monotonic() + 2.4
+    sleepers.send(2, "alice")
+    limiter.pause(0, key="alice")
+    assert min(sleepers.join()) > ends
+
+
+def test_who_waits_for_the_end_of_a_pause_of_all_gives_up_at_once_if_that_is_too_late(make):
+    limiter = make(Spacing(1))
+    limiter.pause(30)
+    with pytest.raises(RateLimited) as error:
+        limiter.acquire("alice", timeout=20)
+    assert 25 < error.value.retry_after < 31
+
+
+def test_what_is_reserved_in_a_pause_of_all_is_promised_for_after_it(make):
+    limiter = make(Spacing(1))
+    limiter.pause(30)
+    permit = limiter.reserve("alice")
+    assert 25 < permit.delay < 31
+    assert 26 < limiter.reserve("alice").delay < 32
+    permit.cancel()
+
+
+def test_what_was_reserved_for_a_key_is_not_moved_into_a_pause_of_all(make):
+    limiter = make(Spacing(1))
+    limiter.pause(40, key="alice")
+    permit = limiter.reserve("alice")
+    limiter.pause(20)
+    limiter.pause(0, key="alice")
+    assert 15 < permit.delay < 21
+    permit.cancel()
 
 
 def test_a_pause_of_all_that_is_made_longer_holds_those_up_who_slept_until_its_end(make):

@@ -10,7 +10,7 @@ import pytest
 from tests.redis.checks import TIMEOUT
 from tests.redis.servers import HOST, eventually
 
-from headway import Limiter, RateLimited
+from headway import Limiter, RateLimited, Window
 from headway.engines.redis.address import read_address
 from headway.engines.redis.cluster import ClusterEngine
 from headway.engines.redis.keeper import Keeper
@@ -141,6 +141,31 @@ def test_slots_that_were_promised_are_recalled(process, cluster):
         assert len(went) == 2
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("limit", ["10/s burst 1", Window(1, per=0.1)])
+def test_all_who_wait_for_a_key_go_when_the_pause_is_lifted(process, cluster, limit):
+    """Threads and tasks, here and elsewhere: nothing was promised for after the pause that could be in the way."""
+    limiter, other = process(limit), process(limit)
+    listens(cluster, limiter)
+    listens(cluster, other)
+    limiter.pause(50)
+    eventually(lambda: reasons(other) == {"paused"}, "the news of a pause")
+    threads = [threading.Thread(target=each.acquire, args=("key0",)) for each in (limiter, other) * 2]
+    for thread in threads:
+        thread.start()
+
+    async def main():
+        tasks = [asyncio.create_task(each.acquire_async("key0")) for each in (limiter, other) * 2]
+        while len(limiter._spec.waiters) + len(other._spec.waiters) < 8:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        await other.pause_async(0)
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    asyncio.run(main())
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_who_stands_is_not_called_before_the_pause_is_lifted(process, cluster):

@@ -86,6 +86,8 @@ cdef class Talk:
 
     cpdef bytes open(self, bytes prelude=*)
 
+    cpdef double held_up_until(self) except -1
+
     cdef long long expected_ns(self, Anchor anchor) except -1
 
     @cython.locals(account=Account, spec=Terms, anchor=Anchor, said=tuple, position=cython.Py_ssize_t)

@@ -299,7 +299,7 @@ class Account:
 
     def hear_of_pause(self, talk: Talk) -> None:
         """Until when the limiter is paused; it may be sooner or later than was said."""
-        ends = talk.now + talk.pause if talk.pause > 0 else 0.0
+        ends = talk.held_up_until()
         if ends > self.halted:
             self.recall_promises()
         elif ends < self.halted and talk.now < self.halted:
@@ -337,7 +337,7 @@ class Account:
         """Have a sleeper give its slot back and ask for another. Void first: one that has risen by then looks for that
         after it has left the sleepers, and either it does not go, or its slot is not given back."""
         ask.void = True
-        if ask in self.sleepers:
+        if ask in self.sleepers and ask.verdict == words.GRANTED:
             ask.give_back(again=True)
         ask.ring()
 
@@ -453,6 +453,10 @@ class Talk:
         account = self.account
         self.sent = account.spec.clock.now()
         return account.compose(self, prelude)
+
+    def held_up_until(self) -> float:
+        """The end of the pause that the answer tells of, on the server's clock; 0 if there is none."""
+        return self.now + self.pause if self.pause > 0 else 0.0
 
     def expected_ns(self, anchor: Anchor) -> int:
         """How long it may take until the server has it."""

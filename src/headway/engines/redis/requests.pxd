@@ -4,13 +4,13 @@ from headway.engines.redis.account cimport Account, Talk, Terms
 
 
 # The two commands of every call, packed without the struct module. TRY is 1 and END is 2, as in lua/door.lua.
-cdef inline bytes pack_try(double ticket, bint patient, double longest, double times, tuple costs):
+cdef inline bytes pack_try(double ticket, double patience, double longest, double times, tuple costs):
     cdef Py_ssize_t i
     cdef bytes packed = PyBytes_FromStringAndSize(NULL, 8 * (5 + len(costs)))
     cdef double *values = <double *>PyBytes_AS_STRING(packed)
     values[0] = 1
     values[1] = ticket
-    values[2] = patient
+    values[2] = patience
     values[3] = longest
     values[4] = times
     for i in range(len(costs)):
@@ -55,8 +55,8 @@ cdef class Ask(Request):
     cdef public object rows
     cdef public long long expires, heard, ready, slot, ticket
     cdef public double due, halted, longest, pause, quarantine, shift
-    cdef public int verdict
-    cdef public bint patient, returned, stood
+    cdef public int patience, verdict
+    cdef public bint returned, stood
 
     @cython.locals(now=cython.longlong)
     cpdef bint spendable(self) except -1

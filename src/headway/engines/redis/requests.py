@@ -60,7 +60,7 @@ def phrases(batch: list[Request], tickets: Iterator[int]) -> list[bytes]:
             if first is not None:
                 if (
                     ask.ticket == first.ticket + times
-                    and ask.patient == first.patient
+                    and ask.patience == first.patience
                     and ask.longest == first.longest
                     and ask.costs == first.costs
                 ):
@@ -159,16 +159,16 @@ class Ask(Request):
     """A permit: now, at a promised time, or after standing in the ledger's queue."""
 
     __slots__ = (
-        "__weakref__", "costs", "due", "expires", "halted", "heard", "longest", "marks", "patient", "pause",
+        "__weakref__", "costs", "due", "expires", "halted", "heard", "longest", "marks", "patience", "pause",
         "quarantine", "ready", "returned", "rows", "shift", "slot", "stood", "ticket", "verdict",
     )  # fmt: skip
 
     def __init__(
-        self, account: Account, costs: tuple[int, ...], patient: bool, longest: float = words.NEVER
+        self, account: Account, costs: tuple[int, ...], patience: int, longest: float = words.NEVER
     ) -> None:
         self.begin(account, b"")
         self.costs = costs
-        self.patient = patient
+        self.patience = patience
         self.longest = longest
         # Given when it is sent; 0: not yet.
         self.ticket = 0
@@ -192,9 +192,9 @@ class Ask(Request):
     def said(self, times: int) -> bytes:
         """The command, for so many who want the same."""
         if cython.compiled:
-            said = pack_try(self.ticket, self.patient, self.longest, times, self.costs)  # type: ignore[name-defined] # noqa: F821 - in requests.pxd
+            said = pack_try(self.ticket, self.patience, self.longest, times, self.costs)  # type: ignore[name-defined] # noqa: F821 - in requests.pxd
         else:
-            said = numbers(words.TRY, self.ticket, self.patient, self.longest, times, *self.costs)
+            said = numbers(words.TRY, self.ticket, self.patience, self.longest, times, *self.costs)
         return said  # type: ignore[no-any-return]
 
     def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
@@ -220,6 +220,7 @@ class Ask(Request):
             self.stands(talk, said[position + 1])
             return position + 2
         if verdict == words.DENIED:
+            self.shift, self.halted = talk.shift, talk.held_up_until()
             self.rows, position = rows_of(said, position + 1, width)
             return position
         return position + 1
@@ -227,7 +228,7 @@ class Ask(Request):
     def got(self, talk: Talk, delay: float, marks: tuple[float, ...]) -> None:
         """It was granted."""
         self.due = talk.now + delay
-        self.halted = talk.now + talk.pause if talk.pause > 0 else 0.0
+        self.halted = talk.held_up_until()
         self.grant(delay, marks, talk.shift, talk.heard_epoch, talk.since, talk.received)
         if self.orphan:
             self.give_back()

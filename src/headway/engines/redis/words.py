@@ -28,6 +28,8 @@ NEVER = float(1 << 52)
 
 OK, STALE, LOST, MOVED, CLOCK, MISMATCH, ADOPT, EDGES, VERSION = range(9)
 TRY, END, WITHDRAW, POLL, RENEW, LOOK, PAUSE, RESET, QUARANTINE, TRUST = range(1, 11)
+NOW, WAIT, RESERVE = range(3)
+"""What TRY is for. In a pause of the whole limiter a key's ledger promises a time only to who reserves."""
 DENIED, GRANTED, STANDING, REFUSED, SEVERAL = 0, 1, 2, 3, 4
 """Answers to TRY. SEVERAL: so many of those who said the same are granted now; their tally, then the mark of each."""
 

@@ -4,10 +4,10 @@
     local command = index == from and first or commands(index)
     local what = command[1]
     if what == TRY then
-      -- ticket, may wait or not, longest wait, how many times (with tickets in a row), costs
-      local patient, longest = command[3] == 1, command[4]
+      -- ticket, 0 for now, 1 to wait or 2 to reserve, longest wait, how many times (with tickets in a row), costs
+      local patient, firm, longest = command[3] > 0, command[3] == 2, command[4]
       for ticket = command[2] + done, command[2] + command[5] - 1 do
-        local slot, _, ready, never, least = weigh(own, command, 5, blocked)
+        local slot, _, ready, never, least = weigh(own, command, 5, blocked, firm)
         if slot and (slot == now or (patient and slot - now <= longest)) then
           said[#said + 1] = 1
           said[#said + 1] = slot - now
@@ -73,16 +73,16 @@
     elseif what == LOOK then
       survey(command, 1, said)
     elseif what == PAUSE then
-      local before = math.max(now, paused)
+      local before = base
       paused = command[2] > 0 and now + command[2] or 0
-      local by = math.max(now, paused) - before
+      base = math.max(now, quarantined, paused, halted)
+      local by = base - before
       shift = shift + by
       for i = 1, count do
         if own[i].kind.shift then
           own[i].kind.shift(own[i], now, by)
         end
       end
-      base = math.max(now, quarantined, paused, halted)
       call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
       if waiting > 0 then
         blocked = serve()

@@ -11,7 +11,10 @@ local function general()
   -- is when to ask again, `least` before when it cannot be. One ledger alone can promise a time; several are taken at one
   -- moment, when all of them are there, or what waits for one would be lost to the others. `blocked` has the ledgers that
   -- others wait for who came before, and until when: who only waits for those to go need not ask earlier.
-  local function weigh(mine, costs, offset, blocked)
+  --
+  -- While the whole limiter is paused a key promises nothing to who waits, as its ledger does not learn when that is lifted;
+  -- who reserves (`firm`) is promised a time after it.
+  local function weigh(mine, costs, offset, blocked, firm)
     local needed, slot, ready, least, holding, never = 0, base, base, base, nil, false
     for i = 1, #costs - offset do
       if costs[offset + i] > 0 then
@@ -24,7 +27,8 @@ local function general()
         local ledger = mine[i]
         local kind = ledger.kind
         local wait = kind.wait(ledger, now, cost)
-        local promise = needed == 1 and kind.reserves and (not kind.exact or kind.exact(ledger, now, cost))
+        local promise = needed == 1 and kind.reserves and (halted <= now or firm)
+          and (not kind.exact or kind.exact(ledger, now, cost))
         if cost > ledger.rule.capacity then
           never = true
         elseif blocked and blocked[ledger.id] then
