@@ -1,27 +1,22 @@
 # mypy: disable-error-code="attr-defined, union-attr"
-"""Tasks that are cancelled at any moment, loops that end in the middle of something, connections that fail under many.
+"""Loops that end in the middle of something, connections that fail under many tasks.
 
 Afterwards the ledger has what the living hold, and nobody has heard of a task of ours.
 """
 
 import asyncio
 import gc
-import threading
 import time
 from contextlib import suppress
-from random import Random
-from typing import Any
 
 import pytest
 from tests.redis.crew import wait_until
+from tests.redis.storms import HELD, MANY, run, turns
 
-from headway import AllOf, Limiter, Permit, RateLimited, Remote, Spacing, Window, redis_engine
+from headway import Limiter, Window, redis_engine
 from headway.errors import EngineUnavailable
 
 pytestmark = pytest.mark.realtime
-
-REMOTE = Remote(resolution=0, max_transit=60)
-HELD = Window(1000, per=60, remote=REMOTE)
 
 
 @pytest.fixture
@@ -29,29 +24,8 @@ def proxy(valkey, make_proxy):
     return make_proxy(valkey)
 
 
-def run(main):
-    """As `asyncio.run`; nothing may be complained of."""
-    complaints = []
-
-    async def listening():
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: complaints.append(context))
-        return await main
-
-    try:
-        return asyncio.run(listening())
-    finally:
-        gc.collect()
-        assert not complaints
-
-
 def others():
     return asyncio.all_tasks() - {asyncio.current_task()}
-
-
-async def turns(number):
-    for _ in range(number):
-        await asyncio.sleep(0)
 
 
 # -- loops -----------------------------------------------------------------------------------------------
@@ -271,201 +245,6 @@ def test_who_has_no_patience_takes_nobody_elses_connection(proxy, two, name):
     run(main())
 
 
-# -- cancellations ---------------------------------------------------------------------------------------
-
-MANY = 2000
-STORMS: dict[str, Any] = {
-    "window": f"{MANY}/hour",
-    "window with a remote": Window(MANY, per=3600, remote=REMOTE),
-    "concurrency": "5 concurrent",
-    "both": AllOf(f"{MANY}/hour", "5 concurrent"),
-    "metrics": {"calls": f"{MANY}/hour", "slots": "5 concurrent"},
-    "bucket": "1000/s burst 5",
-    "spacing": Spacing("1ms", expire_after="50ms", max_reserved=20),
-}
-
-
-class Storm:
-    """Tasks that ask in all ways and are cancelled at random moments, and the permits that were not given back."""
-
-    def __init__(self, kind, limiter, seed=0):
-        self.limiter = limiter
-        self.random = Random(f"{kind} {seed}")
-        self.most = 1 if kind in ("metrics", "spacing") else 2
-        self.kept = []
-        self.ended = 0
-        self.errors = []
-
-    async def ask(self, number):
-        limiter, random = self.limiter, self.random
-        key = random.choice([None, "a", "b"]) if number % 3 else None
-        cost = random.choice([1, 1, 1, self.most])
-        match random.randrange(6):
-            case 0:
-                return await limiter.try_acquire_async(key, cost=cost)
-            case 1:
-                return await limiter.acquire_async(key, timeout=0)
-            case 2:
-                return await limiter.acquire_async(key, cost=cost, timeout=random.random() * 0.02)
-            case 3:
-                return await asyncio.wait_for(limiter.acquire_async(key, cost=cost), random.random() * 0.02)
-            case 4:
-                async with asyncio.timeout(random.random() * 0.02):
-                    return await limiter.acquire_async(key)
-            case _:
-                return await limiter.acquire_async(key)
-
-    async def one(self, number):
-        random = self.random
-        try:
-            permit = await self.ask(number)
-        except (RateLimited, TimeoutError):
-            return
-        except EngineUnavailable as error:
-            self.errors.append(error)
-            return
-        if permit:
-            # No await between the grant and here: whoever has it is not cancelled.
-            if random.random() < 0.3:
-                permit.cancel()
-                return
-            self.kept.append(permit)
-            try:
-                await asyncio.sleep(random.random() * 0.01)
-            finally:
-                permit.complete()
-                self.ended += 1
-
-    async def rage(self, number, vandal=None):
-        random, tasks = self.random, []
-        for turn in range(number):
-            tasks.append(asyncio.create_task(self.one(turn)))
-            if random.random() < 0.3:
-                await (
-                    asyncio.sleep(random.random() * 0.005)
-                    if random.random() < 0.5
-                    else turns(random.randrange(4))
-                )
-            if random.random() < 0.5:
-                random.choice(tasks).cancel()
-            if vandal is not None and turn % 40 == 39:
-                await vandal(turn)
-        for task in tasks:
-            if random.random() < 0.3:
-                task.cancel()
-        async with asyncio.timeout(20):
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        for outcome in outcomes:
-            if outcome is not None and not isinstance(outcome, asyncio.CancelledError):
-                raise outcome
-
-
-@pytest.mark.parametrize("kind", STORMS)
-def test_what_the_cancelled_were_granted_goes_back(proxy, name, kind):
-    """Before they are sent, while queued, under way, standing, sleeping, or with the answer there."""
-    limiter = Limiter(STORMS[kind], name=name, engine=proxy.url, engine_timeout=5)
-    storm = Storm(kind, limiter)
-    proxy.delay(answers=0.001)
-    run(storm.rage(250))
-    assert storm.errors == []
-    assert len(storm.kept) == storm.ended > 10
-    proxy.heal()
-    settled(limiter, kind, storm)
-
-
-@pytest.mark.parametrize("kind", ["window", "window with a remote", "concurrency", "metrics"])
-def test_the_same_while_connections_fail(valkey, proxy, name, kind):
-    """Connections are cut, answers dropped after the server acted, scripts forgotten."""
-    limiter = Limiter(STORMS[kind], name=name, engine=proxy.url, engine_timeout=5)
-    storm = Storm(kind, limiter)
-    client = valkey.client()
-
-    async def vandal(turn):
-        what = [
-            proxy.cut,
-            lambda: proxy.drop_answers(3, only=b"EVALSHA"),
-            client.script_flush,
-            lambda: client.client_kill_filter(_type="normal", skipme=True),
-        ]
-        await asyncio.to_thread(what[turn // 40 % 4])
-
-    run(storm.rage(300, vandal))
-    assert len(storm.kept) == storm.ended > 10
-    proxy.heal()
-    settled(limiter, kind, storm)
-
-
-def settled(limiter, kind, storm):
-    """The ledgers have what was used, and nobody is in flight or waits."""
-    keeper = limiter._engine.keeper
-
-    def look():
-        keeper.wake()
-        return [limiter.peek(key) for key in (None, "a", "b")]
-
-    wait_until(
-        lambda: keeper.wake() or not (keeper.doubts or keeper._letters()), "nothing left to say", within=5
-    )
-    wait_until(lambda: {(one.waiting, one.in_flight) for one in look()} == {(0, 0)}, "nobody", within=5)
-    if kind == "concurrency":
-        assert {one.remaining for one in look()} == {5}
-    elif kind.startswith("window"):
-        assert sum(MANY - one.remaining for one in look()) == sum(permit.cost for permit in storm.kept)
-    assert limiter.stats().waiting == 0
-
-
-# -- several loops and threads ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["window", "concurrency"])
-def test_one_loop_after_another_with_commands_under_way(proxy, name, kind):
-    limiter = Limiter(STORMS[kind], name=name, engine=f"{proxy.url}?lease=30", engine_timeout=5)
-    storm = Storm(kind, limiter)
-
-    async def leave():
-        tasks = [asyncio.create_task(storm.one(number)) for number in range(50)]
-        await asyncio.sleep(storm.random.random() * 0.01)
-        return tasks
-
-    proxy.delay(answers=0.004)
-    for _ in range(8):
-        run(leave())
-    proxy.heal()
-    settled(limiter, kind, storm)
-
-
-@pytest.mark.parametrize("kind", ["window", "concurrency", "metrics"])
-def test_two_loops_and_threads_at_once(valkey, name, kind):
-    limiter = Limiter(STORMS[kind], name=name, engine=valkey.url, engine_timeout=5, max_waiting=20)
-    storms = [Storm(kind, limiter, number) for number in range(2)]
-    failed: list[BaseException] = []
-    used: list[Permit] = []
-
-    def rage(storm):
-        try:
-            asyncio.run(storm.rage(150))
-        except BaseException as error:  # noqa: BLE001
-            failed.append(error)
-
-    def work():
-        for _ in range(60):
-            try:
-                used.append(limiter.acquire(timeout=0.05))
-                used[-1].complete()
-            except RateLimited:
-                pass
-
-    threads = [threading.Thread(target=rage, args=(storm,)) for storm in storms]
-    threads += [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert failed == []
-    storms[0].kept += [*storms[1].kept, *used]
-    settled(limiter, kind, storms[0])
-
-
 # -- many at once ----------------------------------------------------------------------------------------
 
 
@@ -566,20 +345,3 @@ def test_a_server_that_has_become_a_replica_is_left(make_server, make_proxy, nam
         assert await limiter.acquire_async("a")
 
     run(main())
-
-
-@pytest.mark.parametrize(("kind", "on_loss"), [("concurrency", "quarantine"), ("spacing", "trust")])
-def test_a_ledger_is_lost_while_tasks_come_and_go(valkey, name, kind, on_loss):
-    limiter = Limiter(
-        STORMS[kind], name=name, engine=f"{valkey.url}?lease=0.6", engine_timeout=5, on_ledger_loss=on_loss
-    )
-    storm = Storm(kind, limiter)
-    client = valkey.client()
-
-    async def vandal(turn):
-        if turn // 40 % 3 == 1:
-            await asyncio.to_thread(client.flushall)
-
-    run(storm.rage(250, vandal))
-    assert storm.errors == []
-    settled(limiter, kind, storm)
