@@ -16,7 +16,7 @@ from headway.clock import Clock, SystemClock, compiled
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.notation import parse
 from headway.core.remote import Remote
-from headway.engines import redis_engine
+from headway.engines import Engine, redis_engine
 from headway.errors import (
     Closed,
     HeadwayError,
@@ -38,6 +38,7 @@ __all__ = [
     "Closed",
     "Concurrency",
     "Denied",
+    "Engine",
     "Event",
     "FixedWindow",
     "HeadwayError",

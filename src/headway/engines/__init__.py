@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from headway.engines.redis import Engine
+
+class Engine:
+    """A shared place for ledgers, as `redis_engine` makes it: for `engine=`, and for the type of what holds one.
+
+    >>> import redis
+    >>> from headway import Engine, redis_engine
+    >>> engine: Engine = redis_engine(redis.Redis(host="db"), namespace="shop")
+    >>> engine.address, engine.namespace
+    ('redis-py client to db:6379', 'shop')
+    >>> engine.close()
+
+    Limiters that name the same URI, or the same client, share one; it is not opened before the first question.
+    """
+
+    address: str
+    """Where it is, without passwords."""
+    namespace: str
+    """What the names of all its keys begin with."""
+
+    def close(self) -> None:
+        """End its connections and threads, when no limiter uses it any more."""
+        raise NotImplementedError
 
 
 def redis_engine(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from hiredis import ReplyError
 
 from headway.clock import SYSTEM
+from headway.engines import Engine as SharedEngine
 from headway.engines.redis.address import Address
 from headway.engines.redis.ears import Subscription
 from headway.engines.redis.greeting import greeting
@@ -51,7 +52,7 @@ OUT_OF_ORDER = (
 """How the errors of a server begin that does not serve now, or not us."""
 
 
-class Engine:
+class Engine(SharedEngine):
     """Servers of Redis or Valkey that keep ledgers."""
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
