@@ -214,6 +214,8 @@ class EngineUnavailable(HeadwayError):
 class InvalidLimit(HeadwayError, ValueError):
     """A limit that cannot be. `position` counts the characters of `text` from 0; None: nothing to point at.
 
+    `what` is the word for what was read: a duration, a rate or a pace is no limit, and the message says so.
+
     >>> print(InvalidLimit("5/minuts", 2, "a unit such as s or minute", "unknown unit"))
     invalid limit '5/minuts', position 2: unknown unit
         5/minuts
@@ -221,20 +223,27 @@ class InvalidLimit(HeadwayError, ValueError):
     accepted: a unit such as s or minute
     """
 
-    def __init__(self, text: str, position: int | None = None, accepted: str = "", problem: str = "") -> None:
+    def __init__(
+        self,
+        text: str,
+        position: int | None = None,
+        accepted: str = "",
+        problem: str = "",
+        what: str = "limit",
+    ) -> None:
         self.text = text
         self.position = position
         self.accepted = accepted
         self.problem = problem
         if position is None:
-            lines = [f"invalid limit {text}" + (f": {problem}" if problem else "")]
+            lines = [f"invalid {what} {text}" + (f": {problem}" if problem else "")]
             if accepted:
                 lines[0] += f"; accepted: {accepted}"
         else:
             # Of a very long text only the surroundings.
             first = 0 if len(text) <= 100 else max(0, position - 50)
             part = text[first : first + 100]
-            lines = [f"invalid limit {part!r}, position {position}" + (f": {problem}" if problem else "")]
+            lines = [f"invalid {what} {part!r}, position {position}" + (f": {problem}" if problem else "")]
             shown = "".join(c if c.isprintable() else " " for c in part)
             lines += [f"    {shown}", " " * (4 + position - first) + "^"]
             lines += [f"accepted: {accepted}"] if accepted else []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway import fleet_terms
 from headway.clock import as_clock
-from headway.core.durations import to_ns
+from headway.core.durations import span_of
 from headway.core.ledger import Rule
 from headway.core.limits import Limit
 from headway.desk import Cost, Desk, Key, timeout_to_ns
@@ -235,7 +235,7 @@ class FleetLimiter(FleetDesk):
         await self._run_async(self._pausing(seconds, key))
 
     def _pausing(self, length: float | timedelta, key: str | None) -> Errand[None]:
-        ns = to_ns(length)
+        ns = span_of(length)
         if ns is None or not 0 <= ns < 1 << 62:
             raise InvalidArgument("seconds", length, "seconds from 0 up, or a timedelta; 0 lifts the pause")
         if key is not None and not isinstance(key, str):

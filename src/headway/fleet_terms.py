@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headway.core.durations import to_ns
+from headway.core.durations import span_of
 from headway.core.limits import Limit, Spacing
 from headway.core.rules import check_exact, rules_of
 from headway.engines.redis.words import TICK
@@ -39,7 +39,7 @@ def check_options(start: Any, on_engine_error: Any, on_ledger_loss: Any, local_s
 
 def engine_timeout_ns(timeout: Any) -> int:
     """How long the engine has for an answer."""
-    ns = to_ns(timeout)
+    ns = span_of(timeout)
     if ns is None or not 1_000_000 <= ns <= 3_600_000_000_000:
         raise InvalidArgument("engine_timeout", timeout, "seconds from 0.001 to 3600, or a timedelta")
     return ns
@@ -49,7 +49,7 @@ def quarantine_ns(longest: Any) -> int | None:
     """For how long a ledger that was lost may stand still; None for no cap."""
     if longest is None:
         return None
-    ns = to_ns(longest)
+    ns = span_of(longest)
     if ns is None or ns < 0:
         raise InvalidArgument("max_quarantine", longest, "seconds from 0 up, or None for no cap")
     return ns

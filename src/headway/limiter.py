@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headway.clock import Clock, as_clock
-from headway.core.durations import to_ns
+from headway.core.durations import span_of
 from headway.core.ledger import Rule
 from headway.core.limits import Limit
 from headway.core.line import Ticket
@@ -310,7 +310,7 @@ class Limiter(Desk):
         >>> limiter.try_acquire().reason
         'paused'
         """
-        ns = to_ns(seconds)
+        ns = span_of(seconds)
         if ns is None or not 0 <= ns < 1 << 62:
             raise InvalidArgument("seconds", seconds, "seconds from 0 up, or a timedelta; 0 lifts the pause")
         if key is not None and not isinstance(key, str):
