@@ -373,7 +373,8 @@ class Desk:
         book = self._book
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         book.denied += 1
-        status = status_of(book.survey(*self.request(key, cost)))
+        keys, costs = self.request(key, cost)
+        status = status_of(book.survey(keys, costs))
         if self._listener is not None:
             self._listener.tell("denied", key, cost)
         return RateLimited(
@@ -384,6 +385,7 @@ class Desk:
             reason=reason,
             timeout=None if timeout_ns is None else seconds(timeout_ns),
             max_waiting=self._max_waiting,
+            held_up="paused" if book.pauses and book.paused(keys) else "",
         )
 
     def _waited(self, ticket: Ticket) -> Permit:

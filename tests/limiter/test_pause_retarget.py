@@ -88,6 +88,21 @@ def test_the_reason_is_that_of_the_own_key(clock):
     assert limiter.try_acquire("b").reason == "limit"
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"timeout": 5}, "timeout"), ({"max_waiting": 0}, "max_waiting")]
+)
+def test_who_does_not_wait_for_the_end_of_a_pause_is_told_of_it(clock, options, reason):
+    """As on a shared engine: the wait is long because somebody paused, and not because of the limit."""
+    limiter = Limiter("1/minute", clock=clock, **options)
+    limiter.pause(30, "a")
+    with pytest.raises(RateLimited, match=r"\(paused\)$") as caught:
+        limiter.acquire("a")
+    assert (caught.value.reason, caught.value.retry_after) == (reason, 30)
+    limiter.acquire("b")
+    with pytest.raises(RateLimited, match=r"[^)]$"):
+        limiter.acquire("b", timeout=5)
+
+
 def test_sleepers_hear_of_a_pause_and_of_its_end(clock):
     limiter = Limiter("10/s burst 1", clock=clock)
     crowd = Crowd(limiter, clock)
