@@ -310,7 +310,7 @@ class Desk:
         self._known_metrics("key", key, names)
         for value in key.values():
             if value is not None and not isinstance(value, str):
-                raise InvalidKey(value)
+                raise InvalidKey(value, costs=False)
         return tuple(key.get(name) if name is not None else None for name in names)
 
     def _costs(self, cost: Any, names: list[str | None]) -> tuple[int, ...]:

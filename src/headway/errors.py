@@ -194,8 +194,8 @@ class LimitMismatch(HeadwayError):
         self.name = name
         self.existing = existing
         self.requested = requested
-        whose = "this ledger" if name is None else repr(name)
-        super().__init__(f"{whose} is kept as '{existing}', not as '{requested}': use another name")
+        whose, hint = ("this limiter", "make a new one") if name is None else (repr(name), "use another name")
+        super().__init__(f"{whose} is kept as '{existing}', not as '{requested}': {hint}")
 
 
 class EngineUnavailable(HeadwayError):
@@ -265,15 +265,15 @@ class InvalidArgument(HeadwayError, ValueError):
 
 
 class InvalidKey(HeadwayError, TypeError):
-    """Something that is no `str` where the key belongs.
+    """Something that is no `str` where the key belongs. A number may have been meant as the cost, where there is one.
 
     >>> print(InvalidKey(5))
     key must be a str or None, not int; did you mean cost=5?
     """
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: object, *, costs: bool = True) -> None:
         self.value = value
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = costs and isinstance(value, int | float) and not isinstance(value, bool)
         hint = f"; did you mean cost={value!r}?" if number else ""
         super().__init__(f"key must be a str or None, not {type(value).__name__}{hint}")
 

@@ -73,6 +73,7 @@ class FleetLimiter(FleetDesk):
             "local_share": local_share, "on_ledger_loss": on_ledger_loss, "max_quarantine": max_quarantine,
             "on_event": on_event, "clock": clock,
         }  # fmt: skip
+        fleet_terms.check_engine(engine)
         own_name = fleet_terms.checked_name(name)
         fleet_terms.check_options(start, on_engine_error, on_ledger_loss, local_share)
         engine_timeout_ns = fleet_terms.engine_timeout_ns(engine_timeout)
@@ -239,7 +240,7 @@ class FleetLimiter(FleetDesk):
         if ns is None or not 0 <= ns < 1 << 62:
             raise InvalidArgument("seconds", length, "seconds from 0 up, or a timedelta; 0 lifts the pause")
         if key is not None and not isinstance(key, str):
-            raise InvalidKey(key)
+            raise InvalidKey(key, costs=False)
         account = self._account((key,) * len(self._spec.names))
         yield from self._telling(Pause(account, numbers(PAUSE, -(-ns // TICK))))
         if self._listener is not None:

@@ -7,15 +7,25 @@ from typing import TYPE_CHECKING, Any
 from headway.core.durations import span_of
 from headway.core.limits import Limit, Spacing
 from headway.core.rules import check_exact, rules_of
+from headway.engines.redis import Engine
+from headway.engines.redis.address import read_address
+from headway.engines.redis.clients import ACCEPTED, is_client
 from headway.engines.redis.words import TICK
 from headway.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
-    from headway.engines.redis.engine import Engine
 
 ERROR_MODES = ("closed", "open", "local")
 LOSS_MODES = ("quarantine", "trust")
+
+
+def check_engine(engine: Any) -> None:
+    """Raise for what is no engine, before anything is asked that only a shared one needs."""
+    if isinstance(engine, str):
+        read_address(engine)
+    elif not isinstance(engine, Engine) and not is_client(engine):
+        raise InvalidArgument("engine", type(engine).__name__, ACCEPTED)
 
 
 def checked_name(name: Any) -> str:

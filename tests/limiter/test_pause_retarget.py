@@ -323,7 +323,7 @@ def test_another_kind_is_refused_and_changes_nothing(clock):
     limiter.acquire(cost=4)
     before = limiter.peek(), limiter.stats(), limiter.limit
     for other in ("5 concurrent", "10/s burst 1", "10/s; 5/s", {"tokens": "10/s"}):
-        with pytest.raises(LimitMismatch):
+        with pytest.raises(LimitMismatch, match=r"this limiter is kept as '10/s'.*: make a new one"):
             limiter.retarget(other)
     with pytest.raises(ValueError, match="unit"):
         limiter.retarget("5/parsec")
