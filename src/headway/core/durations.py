@@ -189,6 +189,8 @@ class Scanner:
             self.fail(
                 "a whole number; for one every two seconds write 1/2s", "a count has no decimals", start
             )
+        if self.text[self.at : self.at + 1] == "," and self.text[self.at + 1 : self.at + 2].isdecimal():
+            self.fail("the digits alone, or with underscores such as 1_000", "a comma in a number")
         # The length first: Python refuses to read very long numbers.
         if len(digits) > 19 or int(digits) > MAX:
             self.fail(f"a whole number up to 2**62 ({MAX})", "the count is too large", start)
