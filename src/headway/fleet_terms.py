@@ -11,7 +11,7 @@ from headway.engines.redis import Engine
 from headway.engines.redis.address import read_address
 from headway.engines.redis.clients import ACCEPTED, is_client
 from headway.engines.redis.words import TICK
-from headway.errors import InvalidArgument
+from headway.errors import InvalidArgument, seconds_text
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
@@ -82,8 +82,8 @@ def at_distance(limit: Limit, engine: Engine, measure: bool = True) -> Limit:
         raise InvalidArgument(
             "expire_after",
             limit.expire_after_ns / 1e9,
-            f"at least {least / 1e9:.3g} s, twice the round trip to {engine.address}: less and every slot is over "
-            "before it is heard of",
+            f"at least {seconds_text(least / 1e9)}, twice the round trip to {engine.address}: "
+            "less and every slot is over before it is heard of",
         )
     return limit
 
