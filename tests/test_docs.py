@@ -40,6 +40,24 @@ def test_page_runs(page, monkeypatch):
     run(str(page), page.read_text(encoding="utf-8"))
 
 
+def anchors(page):
+    """What a link into a page may name: its headings, as GitHub writes them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        place, _, anchor = link.partition("#")
+        if not place.startswith("http"):
+            other = (page.parent / place).resolve() if place else page
+            assert other.exists(), link
+            assert not anchor or anchor in anchors(other), link
+
+
 def test_a_wrong_page_fails():
     run("page.md", "```python\nx = 1\n```\n\n```python\n>>> x\n1\n```\n\n```python no-run\nx.y\n```\n")
     with pytest.raises(doctest.DocTestFailure):

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from headway.core.durations import MAX, Duration, to_ns
+from headway.core.durations import MAX, Duration, span_of
 from headway.core.remote import Remote, gap_ns
 from headway.errors import InvalidArgument
 
@@ -57,7 +57,7 @@ class Calibration:
 
     def explain(self, per: Duration = 1) -> str:
         """The reasons, and what the floor is worth for a window of `per`."""
-        per_ns = to_ns(per)
+        per_ns = span_of(per)
         if per_ns is None or not 0 < per_ns <= MAX:
             raise InvalidArgument("per", per, "the length of a window, above 0")
         before = max(0, gap_ns(per_ns, _with_floor(self.remote, 0), 1, 250)) / 1e9
@@ -109,7 +109,7 @@ def calibrate(
         raise InvalidArgument("remote", remote, "a Remote or None")
     trips: list[int] = []
     for trip in round_trips:
-        ns = to_ns(trip)
+        ns = span_of(trip)
         if ns is None or not 0 <= ns <= MAX:
             raise InvalidArgument("round_trips", trip, "seconds or timedeltas, from 0 up")
         trips.append(ns)

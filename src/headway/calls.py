@@ -63,7 +63,7 @@ class Bracket:
             if key is None:
                 raise InvalidArgument("key", None, "a function that returns a str or an int for every call")
             if not isinstance(key, str | dict):
-                raise InvalidKey(key)
+                raise InvalidKey(key, costs=False)
         cost = self.cost(*args, **kwargs) if callable(self.cost) else self.cost
         return {"key": key, "cost": cost, "timeout": self.timeout}
 

@@ -310,7 +310,7 @@ class Desk:
         self._known_metrics("key", key, names)
         for value in key.values():
             if value is not None and not isinstance(value, str):
-                raise InvalidKey(value)
+                raise InvalidKey(value, costs=False)
         return tuple(key.get(name) if name is not None else None for name in names)
 
     def _costs(self, cost: Any, names: list[str | None]) -> tuple[int, ...]:
@@ -373,7 +373,8 @@ class Desk:
         book = self._book
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         book.denied += 1
-        status = status_of(book.survey(*self.request(key, cost)))
+        keys, costs = self.request(key, cost)
+        status = status_of(book.survey(keys, costs))
         if self._listener is not None:
             self._listener.tell("denied", key, cost)
         return RateLimited(
@@ -384,6 +385,7 @@ class Desk:
             reason=reason,
             timeout=None if timeout_ns is None else seconds(timeout_ns),
             max_waiting=self._max_waiting,
+            held_up="paused" if book.pauses and book.paused(keys) else "",
         )
 
     def _waited(self, ticket: Ticket) -> Permit:

@@ -194,8 +194,8 @@ class LimitMismatch(HeadwayError):
         self.name = name
         self.existing = existing
         self.requested = requested
-        whose = "this ledger" if name is None else repr(name)
-        super().__init__(f"{whose} is kept as '{existing}', not as '{requested}': use another name")
+        whose, hint = ("this limiter", "make a new one") if name is None else (repr(name), "use another name")
+        super().__init__(f"{whose} is kept as '{existing}', not as '{requested}': {hint}")
 
 
 class EngineUnavailable(HeadwayError):
@@ -214,6 +214,8 @@ class EngineUnavailable(HeadwayError):
 class InvalidLimit(HeadwayError, ValueError):
     """A limit that cannot be. `position` counts the characters of `text` from 0; None: nothing to point at.
 
+    `what` is the word for what was read: a duration, a rate or a pace is no limit, and the message says so.
+
     >>> print(InvalidLimit("5/minuts", 2, "a unit such as s or minute", "unknown unit"))
     invalid limit '5/minuts', position 2: unknown unit
         5/minuts
@@ -221,20 +223,27 @@ class InvalidLimit(HeadwayError, ValueError):
     accepted: a unit such as s or minute
     """
 
-    def __init__(self, text: str, position: int | None = None, accepted: str = "", problem: str = "") -> None:
+    def __init__(
+        self,
+        text: str,
+        position: int | None = None,
+        accepted: str = "",
+        problem: str = "",
+        what: str = "limit",
+    ) -> None:
         self.text = text
         self.position = position
         self.accepted = accepted
         self.problem = problem
         if position is None:
-            lines = [f"invalid limit {text}" + (f": {problem}" if problem else "")]
+            lines = [f"invalid {what} {text}" + (f": {problem}" if problem else "")]
             if accepted:
                 lines[0] += f"; accepted: {accepted}"
         else:
             # Of a very long text only the surroundings.
             first = 0 if len(text) <= 100 else max(0, position - 50)
             part = text[first : first + 100]
-            lines = [f"invalid limit {part!r}, position {position}" + (f": {problem}" if problem else "")]
+            lines = [f"invalid {what} {part!r}, position {position}" + (f": {problem}" if problem else "")]
             shown = "".join(c if c.isprintable() else " " for c in part)
             lines += [f"    {shown}", " " * (4 + position - first) + "^"]
             lines += [f"accepted: {accepted}"] if accepted else []
@@ -256,15 +265,15 @@ class InvalidArgument(HeadwayError, ValueError):
 
 
 class InvalidKey(HeadwayError, TypeError):
-    """Something that is no `str` where the key belongs.
+    """Something that is no `str` where the key belongs. A number may have been meant as the cost, where there is one.
 
     >>> print(InvalidKey(5))
     key must be a str or None, not int; did you mean cost=5?
     """
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: object, *, costs: bool = True) -> None:
         self.value = value
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = costs and isinstance(value, int | float) and not isinstance(value, bool)
         hint = f"; did you mean cost={value!r}?" if number else ""
         super().__init__(f"key must be a str or None, not {type(value).__name__}{hint}")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway import fleet_terms
 from headway.clock import as_clock
-from headway.core.durations import to_ns
+from headway.core.durations import span_of
 from headway.core.ledger import Rule
 from headway.core.limits import Limit
 from headway.desk import Cost, Desk, Key, timeout_to_ns
@@ -73,6 +73,7 @@ class FleetLimiter(FleetDesk):
             "local_share": local_share, "on_ledger_loss": on_ledger_loss, "max_quarantine": max_quarantine,
             "on_event": on_event, "clock": clock,
         }  # fmt: skip
+        fleet_terms.check_engine(engine)
         own_name = fleet_terms.checked_name(name)
         fleet_terms.check_options(start, on_engine_error, on_ledger_loss, local_share)
         engine_timeout_ns = fleet_terms.engine_timeout_ns(engine_timeout)
@@ -235,11 +236,11 @@ class FleetLimiter(FleetDesk):
         await self._run_async(self._pausing(seconds, key))
 
     def _pausing(self, length: float | timedelta, key: str | None) -> Errand[None]:
-        ns = to_ns(length)
+        ns = span_of(length)
         if ns is None or not 0 <= ns < 1 << 62:
             raise InvalidArgument("seconds", length, "seconds from 0 up, or a timedelta; 0 lifts the pause")
         if key is not None and not isinstance(key, str):
-            raise InvalidKey(key)
+            raise InvalidKey(key, costs=False)
         account = self._account((key,) * len(self._spec.names))
         yield from self._telling(Pause(account, numbers(PAUSE, -(-ns // TICK))))
         if self._listener is not None:

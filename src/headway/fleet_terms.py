@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headway.core.durations import to_ns
+from headway.core.durations import span_of
 from headway.core.limits import Limit, Spacing
 from headway.core.rules import check_exact, rules_of
+from headway.engines.redis import Engine
+from headway.engines.redis.address import read_address
+from headway.engines.redis.clients import ACCEPTED, is_client
 from headway.engines.redis.words import TICK
-from headway.errors import InvalidArgument
+from headway.errors import InvalidArgument, seconds_text
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
-    from headway.engines.redis.engine import Engine
 
 ERROR_MODES = ("closed", "open", "local")
 LOSS_MODES = ("quarantine", "trust")
+
+
+def check_engine(engine: Any) -> None:
+    """Raise for what is no engine, before anything is asked that only a shared one needs."""
+    if isinstance(engine, str):
+        read_address(engine)
+    elif not isinstance(engine, Engine) and not is_client(engine):
+        raise InvalidArgument("engine", type(engine).__name__, ACCEPTED)
 
 
 def checked_name(name: Any) -> str:
@@ -39,7 +49,7 @@ def check_options(start: Any, on_engine_error: Any, on_ledger_loss: Any, local_s
 
 def engine_timeout_ns(timeout: Any) -> int:
     """How long the engine has for an answer."""
-    ns = to_ns(timeout)
+    ns = span_of(timeout)
     if ns is None or not 1_000_000 <= ns <= 3_600_000_000_000:
         raise InvalidArgument("engine_timeout", timeout, "seconds from 0.001 to 3600, or a timedelta")
     return ns
@@ -49,7 +59,7 @@ def quarantine_ns(longest: Any) -> int | None:
     """For how long a ledger that was lost may stand still; None for no cap."""
     if longest is None:
         return None
-    ns = to_ns(longest)
+    ns = span_of(longest)
     if ns is None or ns < 0:
         raise InvalidArgument("max_quarantine", longest, "seconds from 0 up, or None for no cap")
     return ns
@@ -72,8 +82,8 @@ def at_distance(limit: Limit, engine: Engine, measure: bool = True) -> Limit:
         raise InvalidArgument(
             "expire_after",
             limit.expire_after_ns / 1e9,
-            f"at least {least / 1e9:.3g} s, twice the round trip to {engine.address}: less and every slot is over "
-            "before it is heard of",
+            f"at least {seconds_text(least / 1e9)}, twice the round trip to {engine.address}: "
+            "less and every slot is over before it is heard of",
         )
     return limit
 

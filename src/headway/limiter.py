@@ -6,12 +6,12 @@ rarely: construction, looking, reserving, pausing, changing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headway.clock import Clock, as_clock
-from headway.core.durations import to_ns
+from headway.core.durations import span_of
 from headway.core.ledger import Rule
 from headway.core.limits import Limit
 from headway.core.line import Ticket
@@ -37,6 +37,12 @@ _SHARED_ONLY: tuple[object, ...] = ("closed", 0.25, 0.1, "quarantine", 60)
 """What only means something on a shared engine, and its defaults."""
 
 Overrides = Mapping[str, Limits] | Callable[[str], Limits | None]
+
+
+def _text_of(names: Sequence[str | None], rules: Sequence[Rule]) -> str:
+    """Limits for people to compare, each with its metric."""
+    parts = zip(names, rules, strict=True)
+    return "; ".join(f"{name}: {rule.limit}" if name else str(rule.limit) for name, rule in parts)
 
 
 class Limiter(Desk):
@@ -139,7 +145,7 @@ class Limiter(Desk):
         if isinstance(overrides, Mapping):
             for key, own in overrides.items():
                 if type(key) is not str:
-                    raise InvalidKey(key)
+                    raise InvalidArgument("overrides", {key: own}, "limits for keys that are a str")
                 self._checked_override(key, own, clock)
         elif overrides is not None and not callable(overrides):
             raise InvalidArgument(
@@ -167,8 +173,8 @@ class Limiter(Desk):
     def _compare(self, book: Book, rules: tuple[Rule, ...], names: list[str]) -> None:
         before = [(name, type(shelf.rule)) for name, shelf in zip(book.metrics, book.shelves, strict=True)]
         if before != [(name or None, type(rule)) for name, rule in zip(names, rules, strict=True)]:
-            existing = "; ".join(str(shelf.rule.limit) for shelf in book.shelves)
-            raise LimitMismatch(book.name, existing, "; ".join(str(rule.limit) for rule in rules))
+            existing = _text_of(book.metrics, [shelf.rule for shelf in book.shelves])
+            raise LimitMismatch(book.name, existing, _text_of(names, rules))
 
     def _rules_of(self, limit: Limit, clock: Clock) -> tuple[Rule, ...]:
         if limit not in self._rules:
@@ -310,11 +316,11 @@ class Limiter(Desk):
         >>> limiter.try_acquire().reason
         'paused'
         """
-        ns = to_ns(seconds)
+        ns = span_of(seconds)
         if ns is None or not 0 <= ns < 1 << 62:
             raise InvalidArgument("seconds", seconds, "seconds from 0 up, or a timedelta; 0 lifts the pause")
         if key is not None and not isinstance(key, str):
-            raise InvalidKey(key)
+            raise InvalidKey(key, costs=False)
         self._book.pause(key, ns)
         if self._listener is not None:
             self._listener.tell("paused", key, None, ns / 1e9)

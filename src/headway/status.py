@@ -146,7 +146,16 @@ class Denied:
             if self._in_doubt
             else ""
         )
-        return f"<Denied: {self.limit}, retry after {seconds_text(self.retry_after)}{why}{key}>"
+        return f"<Denied: {self.limit}, {self._when()}{why}{key}>"
+
+    def _when(self) -> str:
+        """When to ask again; of permits that are out nobody knows it, and the least that it can be says nothing."""
+        wait = self.retry_after
+        if math.isinf(wait):
+            return "never granted" if self.limit.capacity == 0 else "it is not known when to retry"
+        if self.status.exact or wait >= 0.001:
+            return f"retry after {seconds_text(wait)}{'' if self.status.exact else ' or more'}"
+        return "permits are out"
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,15 +109,8 @@ def throttle(
     """
     if on_limit not in ("raise", "skip"):
         raise InvalidArgument("on_limit", on_limit, "'raise' or 'skip'")
-    if isinstance(limit, Limiter):
-        if limiter_options:
-            raise InvalidArgument("options", limiter_options, "none: the limiter that is given has its own")
-        if remote is not True:
-            raise InvalidArgument("remote", remote, "it to the limiter itself: Limiter(..., remote=...)")
-        limiter: Limiter | None = limit
-        limits: Any = None
-    else:
-        limiter, limits = None, limit
+    limiter = _given(limit, remote, limiter_options)
+    limits: Any = limit
     check_proof("answered", answered)
     check_proof("not_sent", not_sent)
     asked = _checked(key, cost, settle, timeout)
@@ -140,6 +133,19 @@ def throttle(
         return _decorate(bracket(own), function)
 
     return decorate
+
+
+def _given(limit: Any, remote: Any, options: dict[str, Any]) -> Limiter | None:
+    """The limiter, if it is one and no limit; raises for what does not go with it."""
+    if isinstance(limit, Limiter):
+        if options:
+            raise InvalidArgument("options", options, "none: the limiter that is given has its own")
+        if remote is not True:
+            raise InvalidArgument("remote", remote, "it to the limiter itself: Limiter(..., remote=...)")
+        return limit
+    if callable(limit):
+        raise InvalidArgument("limit", limit, 'one, and decorate with that: @throttle("100/minute")')
+    return None
 
 
 def _name_of(function: Any) -> str:

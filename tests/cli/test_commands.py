@@ -27,6 +27,18 @@ def test_help_of_the_demo_lists_its_options():
         assert option in result.output
 
 
+def test_help_is_set_for_the_width_of_the_terminal():
+    lines = [line.strip() for line in headway("pace", "--help").output.splitlines()]
+    first = next(at for at, line in enumerate(lines) if line.startswith("Where stderr"))
+    text = lines[first : lines.index("", first)]
+    assert all(len(line) > 60 for line in text[:-1])
+
+
+@pytest.mark.parametrize(("command", "default"), [(["pace"], "1.1"), (["lab", "window"], "drawn")])
+def test_help_tells_the_defaults(command, default):
+    assert f"[default: {default}]" in headway(*command, "--help").output
+
+
 def test_version():
     result = headway("--version")
     assert result.exit_code == 0

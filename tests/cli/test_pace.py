@@ -41,6 +41,11 @@ def test_bad_rates_are_explained(words):
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["configure", "stop"])
+def test_a_rate_with_a_verb_that_stops_it_starts_all_the_same(verb):
+    assert pace(f"500/s,{verb}", lines="a\nb\n").stdout == b"a\nb\n"
+
+
 def test_a_reader_that_leaves_is_no_error():
     command = f"yes | '{sys.executable}' -m headway.cli pace 2000/s | head -3"
     done = subprocess.run(

@@ -99,13 +99,36 @@ def test_top_shows_those_who_wait_pauses_and_how_many_are_not_shown(url):
     assert shown.splitlines()[1].startswith("slow")
     assert ledgers(url)[0]["waiting"] == 2
     assert "reserved     2 slots" in headway("inspect", url, "slow").output
+    later = Limiter(Spacing(60), name="later", engine=url)
+    later.acquire()
+    later.reserve()
+    assert "reserved     1 slot, promised" in headway("inspect", url, "later").output
     (row,) = ledgers(url, "--filter", "paused")
     assert 90 < row["pause"] <= 100
     assert row["remaining"] == 0
     assert "pause" in shown
     few = headway("top", url, "--once", "--max", "2").output
-    assert "and 5 more" in few
+    assert "and 6 more" in few
     assert len(few.splitlines()) == 4
+
+
+def test_top_does_not_count_what_it_never_shows(url):
+    """Beside the ledgers of metrics lies what they have in common, which is no ledger."""
+    Limiter("3/minute", name="api", engine=url).acquire()
+    Limiter({"requests": "5/minute", "tokens": "100/minute"}, name="llm", engine=url).acquire()
+    assert "and 2 more" in headway("top", url, "--once", "--max", "1").output
+
+
+def test_while_permits_are_out_the_next_one_is_not_promised(url):
+    """A permit that is out has no time: the least that it can be is a tick, which would read as a promise."""
+    limiter = Limiter("2 concurrent", name=NAME, engine=url)
+    permits = limiter.acquire(), limiter.acquire()
+    for command in (["top", url, "--once"], ["inspect", url, NAME]):
+        shown = headway(*command).output
+        assert "not known" in shown
+        assert ">= " not in shown
+    for permit in permits:
+        permit.complete()
 
 
 def test_who_may_only_read_can_look(make_server):

@@ -74,6 +74,7 @@ def test_it_lives_and_ctrl_c_leaves_a_clean_terminal(valkey):
     limiter = Limiter("5/minute", name="api", engine=valkey.url)
     limiter.acquire("alice")
     with Screen(valkey.url, "--interval", "0.1") as screen:
+        screen.until("[^0-9]1 ledger[^s]")
         screen.until("api +alice +5/minute +4/5")
         limiter.acquire("alice")
         screen.until("api +alice +5/minute +3/5")

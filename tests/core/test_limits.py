@@ -54,6 +54,19 @@ def test_bad_durations(value: Any) -> None:
         assert caught.value.accepted
 
 
+def test_what_is_no_limit_is_not_called_one() -> None:
+    for build in (
+        lambda: Window(1, per="5 minuts"),
+        lambda: Bucket((1, "5 minuts")),
+        lambda: FixedWindow(1, per="5 minuts"),
+        lambda: Spacing(6, expire_after="5 minuts"),
+    ):
+        with pytest.raises(InvalidLimit, match=r"^invalid duration '5 minuts', position 2: unknown unit"):
+            build()
+    with pytest.raises(InvalidLimit, match=r"^invalid rate '5/minuts', position 2"):
+        Bucket("5/minuts")
+
+
 @pytest.mark.parametrize(
     ("value", "ns"),
     [(60, 60 * S), (0.1, S // 10), (1e-9, 1), (timedelta(milliseconds=5), 5_000_000), ("250ms", S // 4)],

@@ -103,7 +103,18 @@ def test_frozen_and_keyword_only() -> None:
         Remote(0.016)  # type: ignore[call-arg]
 
 
-BAD_SPAN: list[Any] = [-1, -0.5, float("nan"), float("inf"), True, None, [], timedelta(seconds=-1), 1e12]
+BAD_SPAN: list[Any] = [
+    -1,
+    -0.5,
+    float("nan"),
+    float("inf"),
+    True,
+    None,
+    [],
+    timedelta(seconds=-1),
+    1e12,
+    "soon",
+]
 BAD_PPM: list[Any] = [-1, 10**6, 1e6, float("nan"), float("inf"), True, None, "250"]
 
 

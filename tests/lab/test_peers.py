@@ -92,6 +92,15 @@ def test_the_command_tells_a_failing_seed(monkeypatch):
     assert "replay: World(seed=" in told.output
 
 
+def test_a_picture_that_cannot_be_written_is_told_below_the_table(tmp_path):
+    place = tmp_path / "nowhere" / "out.svg"
+    told = CliRunner().invoke(
+        app, ["lab", "window", "--worlds", "0", "--events", "20", "--no-peers", "--plot", str(place)]
+    )
+    assert (told.exit_code, told.stderr) == (1, f"headway: {place}: No such file or directory\n")
+    assert "of the safe ceiling" in told.stdout
+
+
 def test_the_command_refuses_nonsense():
     told = CliRunner().invoke(app, ["lab", "window", "--per", "soon"])
     assert told.exit_code == 2

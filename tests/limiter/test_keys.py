@@ -106,8 +106,9 @@ def test_another_kind_under_the_same_name_is_an_error(clock, other):
     name = f"test_keys:{other}"
     first = Limiter("5/minute", name=name, clock=clock)
     first.acquire()
-    with pytest.raises(LimitMismatch, match="kept as '5/minute'") as caught:
+    with pytest.raises(LimitMismatch, match=r"kept as '5/minute'.*: use another name") as caught:
         Limiter(other, name=name, clock=clock)
+    assert ("tokens: 5/minute" in str(caught.value)) == isinstance(other, dict)
     assert caught.value.name == name
     assert first.peek().remaining == 4
 

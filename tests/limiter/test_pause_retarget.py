@@ -88,6 +88,21 @@ def test_the_reason_is_that_of_the_own_key(clock):
     assert limiter.try_acquire("b").reason == "limit"
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"timeout": 5}, "timeout"), ({"max_waiting": 0}, "max_waiting")]
+)
+def test_who_does_not_wait_for_the_end_of_a_pause_is_told_of_it(clock, options, reason):
+    """As on a shared engine: the wait is long because somebody paused, and not because of the limit."""
+    limiter = Limiter("1/minute", clock=clock, **options)
+    limiter.pause(30, "a")
+    with pytest.raises(RateLimited, match=r"\(paused\)$") as caught:
+        limiter.acquire("a")
+    assert (caught.value.reason, caught.value.retry_after) == (reason, 30)
+    limiter.acquire("b")
+    with pytest.raises(RateLimited, match=r"[^)]$"):
+        limiter.acquire("b", timeout=5)
+
+
 def test_sleepers_hear_of_a_pause_and_of_its_end(clock):
     limiter = Limiter("10/s burst 1", clock=clock)
     crowd = Crowd(limiter, clock)
@@ -198,10 +213,10 @@ def test_threads_hear_of_the_end_of_a_pause(clock):
     assert (limiter.stats().completed, limiter.stats().waiting) == (3, 0)
 
 
-@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, "5", None, True])
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, "5", "soon", "", None, True])
 def test_a_bad_pause_changes_nothing(clock, seconds):
     limiter = Limiter("1/minute", clock=clock)
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises(ValueError, match=r"^seconds=.* is not accepted; give seconds from 0 up"):
         limiter.pause(seconds)
     assert limiter.try_acquire()
 
@@ -308,7 +323,7 @@ def test_another_kind_is_refused_and_changes_nothing(clock):
     limiter.acquire(cost=4)
     before = limiter.peek(), limiter.stats(), limiter.limit
     for other in ("5 concurrent", "10/s burst 1", "10/s; 5/s", {"tokens": "10/s"}):
-        with pytest.raises(LimitMismatch):
+        with pytest.raises(LimitMismatch, match=r"this limiter is kept as '10/s'.*: make a new one"):
             limiter.retarget(other)
     with pytest.raises(ValueError, match="unit"):
         limiter.retarget("5/parsec")

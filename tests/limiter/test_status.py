@@ -61,6 +61,19 @@ def test_a_denial_says_how_things_stood_then(clock):
     assert repr(denied) == "<Denied: 1/minute, retry after 60 s, key='a'>"
 
 
+def test_a_denial_does_not_read_as_a_promise(clock):
+    """While permits are out the least that it can be is a nanosecond, which tells nobody when to come back."""
+    seats = Limiter("1 concurrent", clock=clock)
+    permit = seats.acquire()
+    assert repr(seats.try_acquire()) == "<Denied: 1 concurrent, permits are out>"
+    permit.complete()
+    api = Limiter("1/s", remote=True, clock=clock)
+    permit = api.acquire()
+    assert repr(api.try_acquire()) == "<Denied: 1/s (remote), retry after 1.02 s or more>"
+    permit.complete()
+    assert repr(Limiter("0/s", clock=clock).try_acquire()) == "<Denied: 0/s, never granted>"
+
+
 def test_of_several_limits_the_one_that_binds(clock):
     limiter = Limiter("5/s; 8/minute; 20/hour", clock=clock)
     assert str(limiter.peek().limit) == "5/s"

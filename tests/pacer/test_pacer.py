@@ -121,6 +121,12 @@ def test_bad_input(make):
         make()
 
 
+def test_a_word_where_the_rate_belongs():
+    with pytest.raises(InvalidLimit, match=r"^invalid pace 'fast', position 0: unknown word") as caught:
+        Pacer("fast")
+    assert "a rate from 0.000001" in caught.value.accepted
+
+
 @pytest.mark.parametrize("rate", [0.001, 0.3, 7, 12_345.678, 1e6, 1e9, 1e12])
 def test_the_law_on_random_traces(rate):
     dice, clock = random.Random(7), ManualClock(autojump=True)

@@ -15,6 +15,7 @@ import pytest
 
 import headway
 from headway import Limiter, RateLimited
+from headway.errors import InvalidArgument
 from programs import worker
 
 pytestmark = pytest.mark.both_forms
@@ -336,6 +337,14 @@ def test_the_permit_is_ended_whatever_is_raised(decorator, kind):
         call()
     stats = call.limiter.stats()
     assert (stats.granted, stats.abandoned) == (1, 1)
+
+
+def test_a_decorator_without_a_limit_is_told_what_it_lacks():
+    with pytest.raises(InvalidArgument, match=r'limit=<function .*give one, .*: @throttle\("100/minute"\)'):
+
+        @headway.throttle  # type: ignore[call-overload]
+        def fetch():
+            pass
 
 
 def test_nothing_is_called_when_there_is_no_permit():

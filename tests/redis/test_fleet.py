@@ -374,13 +374,20 @@ def test_what_makes_no_sense_is_refused(server, name):
         ({"name": name, "on_engine_error": "maybe"}, "closed"),
         ({"name": name, "on_ledger_loss": "forget"}, "quarantine"),
         ({"name": name, "engine_timeout": 0}, "0.001"),
+        ({"name": name, "engine_timeout": "soon"}, "engine_timeout='soon'"),
         ({"name": name, "max_quarantine": -1}, "None for no cap"),
+        ({"name": name, "max_quarantine": "soon"}, "max_quarantine='soon'"),
         ({"name": name, "local_share": 0}, "above 0"),
     ]:
         with pytest.raises(headway.HeadwayError, match=says):
             Limiter("1/s", engine=server.url, **options)
-    with pytest.raises(headway.HeadwayError, match="redis://"):
-        Limiter("1/s", name=name, engine="http://somewhere")
+    for options in ({"name": name}, {}):
+        with pytest.raises(headway.HeadwayError, match=r"^engine='http://somewhere' .* redis://"):
+            Limiter("1/s", engine="http://somewhere", **options)
+    with pytest.raises(headway.HeadwayError, match=r"^engine='NoneType' .* give a URI"):
+        Limiter("1/s", engine=None)
+    with pytest.raises(headway.HeadwayError, match="seconds='soon' is not accepted; give seconds from 0 up"):
+        Limiter("1/s", name=name, engine=server.url).pause("soon")  # type: ignore[arg-type]
     with pytest.raises(headway.HeadwayError, match="shared engine"):
         Limiter("1/s", on_engine_error="open")
     with pytest.raises(headway.HeadwayError, match=r"2\*\*52"):

@@ -58,6 +58,7 @@ def test_it_explains_itself():
     ("arguments", "named"),
     [
         (([0.1] * 19,), "round_trips"),
+        ((["soon"] * 20,), "round_trips"),
         (([0.1] * 20 + [-0.1],), "round_trips"),
         (([0.1] * 20 + [float("nan")],), "round_trips"),
         (([True] * 20,), "round_trips"),

@@ -19,6 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # the other mode keeps the line ends of a docstring, and drops "[default: drawn]"
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)

@@ -38,7 +38,7 @@ def _latency_ns(text: str) -> int:
     try:
         return to_ns(text) or 0
     except InvalidLimit as error:
-        raise typer.BadParameter(str(error).replace("invalid limit", "invalid duration")) from None
+        raise typer.BadParameter(str(error)) from None
 
 
 def demo(

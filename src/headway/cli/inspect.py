@@ -15,6 +15,7 @@ import typer
 from headway.cli.register import Register
 from headway.cli.sheets import Sheet
 from headway.cli.top import Uri, ago, as_data, complaints, held_up, next_permit, span
+from headway.cli.words import count
 from headway.core.bucket import BucketLedger
 from headway.core.concurrency import ConcurrencyLedger
 from headway.core.fixed_window import FixedWindowLedger
@@ -123,7 +124,12 @@ def moment(ticks: float) -> str:
 
 
 def stretch(first: float, last: float) -> str:
-    return moment(first) if first == last else f"{moment(first)} to {moment(last)}"
+    """
+    >>> stretch(1_700_000_000_123_456, 1_700_000_000_123_999), stretch(0, 1_000_000)
+    ('2023-11-14 22:13:20.123 UTC', '1970-01-01 00:00:00.000 UTC to 1970-01-01 00:00:01.000 UTC')
+    """
+    said = dict.fromkeys((moment(first), moment(last)))  # those of one command look the same
+    return " to ".join(said)
 
 
 def describe(sheet: Sheet) -> list[tuple[str, str]]:
@@ -132,7 +138,7 @@ def describe(sheet: Sheet) -> list[tuple[str, str]]:
     if sheet.ledgers:
         said.append(("next permit", next_permit(sheet)))
     if sheet.waiting > meta.waiting:
-        said.append(("reserved", f"{sheet.waiting - meta.waiting} slots, promised for later"))
+        said.append(("reserved", f"{count(sheet.waiting - meta.waiting, 'slot')}, promised for later"))
     if sheet.abandoned:
         said.append(("abandoned", f"{sheet.abandoned}, that came back without an end"))
     for ledger in sheet.ledgers:

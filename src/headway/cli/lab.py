@@ -40,7 +40,7 @@ def _ns(text: str) -> int:
     try:
         return to_ns(text) or 0
     except InvalidLimit as error:
-        raise typer.BadParameter(str(error).replace("invalid limit", "invalid duration")) from None
+        raise typer.BadParameter(str(error)) from None
 
 
 @app.command()
@@ -167,7 +167,12 @@ def _compare(console: Console, worlds: list[World], plot: Path | None, *, everyb
     if missing and everybody:
         console.print(f"not installed: {', '.join(missing)}")
     if plot is not None:
-        plot.write_text(draw_plot(first, worlds[0]), encoding="utf-8")
+        picture = draw_plot(first, worlds[0])
+        try:
+            plot.write_text(picture, encoding="utf-8")
+        except OSError as error:
+            typer.echo(f"headway: {plot}: {error.strerror}", err=True)
+            raise typer.Exit(1) from None
         console.print(f"drawn: {plot}")
 
 

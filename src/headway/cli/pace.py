@@ -101,6 +101,7 @@ def pace(
     """
     try:
         pacer = Pacer(rate, ratio=ratio)
+        pacer.start()  # a verb in the rate is for who can say another one later: here nobody could
     except (InvalidLimit, InvalidArgument) as error:
         typer.echo(f"headway: {error}", err=True)
         raise typer.Exit(2) from None

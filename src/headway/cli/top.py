@@ -16,11 +16,14 @@ from rich.text import Text
 
 from headway.cli.register import STEPS, Register
 from headway.cli.sheets import Sheet
+from headway.cli.words import count
 from headway.errors import EngineUnavailable, HeadwayError, seconds_text
 
 HEADS = ("name", "key", "limit", "left", "out", "abandoned", "waiting", "next permit", "held up", "seen")
 WORDS = 3
 """Columns of words; the others are numbers."""
+TELLING = 1_000
+"""Ticks: to wait for less is to ask again, and says nothing of when a permit that is out comes back."""
 ABANDONED = HEADS.index("abandoned")
 
 Uri = Annotated[
@@ -77,7 +80,9 @@ def look(register: Register, wanted: str | None, most: int, steps: int | None) -
     sheets = [
         sheet for sheet in read if sheet.ledgers or (sheet.held_up and sheet.address.root not in with_ledgers)
     ]
-    return sorted(sheets, key=lambda sheet: -sheet.waiting), max(0, len(addresses) - most)
+    metered = {address.root for address in addresses if address.metric is not None}
+    more = sum(address.metric is not None or address.root not in metered for address in addresses[most:])
+    return sorted(sheets, key=lambda sheet: -sheet.waiting), more
 
 
 def watch(
@@ -132,8 +137,11 @@ def ago(ticks: int) -> str:
 
 
 def next_permit(sheet: Sheet) -> str:
-    text = span(sheet.wait)
-    return text if sheet.exact or text in ("now", "never") else f">= {text}"
+    """When it comes; while permits are out the least that is known, which mostly is that it is not now."""
+    text, wait = span(sheet.wait), sheet.wait
+    if sheet.exact or not wait:
+        return text
+    return "not known" if wait < TELLING else f">= {text}"
 
 
 def held_up(sheet: Sheet) -> str:
@@ -203,7 +211,7 @@ def picture(
     for sheet, line in zip(sheets, lines, strict=False):
         style = "red" if held_up(sheet) else "yellow" if sheet.waiting else ""
         table.add_row(*map(Text, line), style=style)
-    title = f"{register.engine.address}, {len(sheets)} ledgers"
+    title = f"{register.engine.address}, {count(len(sheets), 'ledger')}"
     if not register.complete:
         title += ", still looking"
     below = trouble or remark(more + max(0, len(sheets) - room))

@@ -17,7 +17,17 @@ from typing import NoReturn, TypeAlias
 
 from headway.errors import InvalidLimit
 
-__all__ = ["MAX", "MONTH", "Duration", "Scanner", "count_of", "duration_text", "seconds_source", "to_ns"]
+__all__ = [
+    "MAX",
+    "MONTH",
+    "Duration",
+    "Scanner",
+    "count_of",
+    "duration_text",
+    "seconds_source",
+    "span_of",
+    "to_ns",
+]
 
 Duration: TypeAlias = float | timedelta | str
 """Seconds, a timedelta, or a string such as "minute" or "250ms"."""
@@ -92,7 +102,7 @@ def to_ns(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
-        return Scanner(value).only_duration()
+        return Scanner(value, "duration").only_duration()
     if isinstance(value, timedelta):
         return (value.days * 86400 + value.seconds) * SECOND + value.microseconds * 1000
     if isinstance(value, float):
@@ -101,6 +111,18 @@ def to_ns(value: object) -> int | None:
     try:
         return int(operator.index(value)) * SECOND  # type: ignore[arg-type]
     except TypeError:
+        return None
+
+
+def span_of(value: object) -> int | None:
+    """The same, and None also for a string that is no duration: for arguments whose error says their name.
+
+    >>> span_of("250ms"), span_of("soon")
+    (250000000, None)
+    """
+    try:
+        return to_ns(value)
+    except InvalidLimit:
         return None
 
 
@@ -124,12 +146,13 @@ class Scanner:
     (100, 'per', 1500000000)
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, what: str = "limit") -> None:
         self.text = text
+        self.what = what
         self.at = 0
 
     def fail(self, accepted: str, problem: str = "", at: int | None = None) -> NoReturn:
-        raise InvalidLimit(self.text, self.at if at is None else at, accepted, problem)
+        raise InvalidLimit(self.text, self.at if at is None else at, accepted, problem, self.what)
 
     def peek(self) -> str:
         """The next character that is no white space, or "" at the end."""
@@ -166,6 +189,8 @@ class Scanner:
             self.fail(
                 "a whole number; for one every two seconds write 1/2s", "a count has no decimals", start
             )
+        if self.text[self.at : self.at + 1] == "," and self.text[self.at + 1 : self.at + 2].isdecimal():
+            self.fail("the digits alone, or with underscores such as 1_000", "a comma in a number")
         # The length first: Python refuses to read very long numbers.
         if len(digits) > 19 or int(digits) > MAX:
             self.fail(f"a whole number up to 2**62 ({MAX})", "the count is too large", start)

@@ -131,7 +131,7 @@ class Bucket(Limit):
     def __init__(self, rate: str | tuple[int, Duration], *, burst: int = 1) -> None:
         pair: object = rate
         if isinstance(rate, str):
-            scan = Scanner(rate)
+            scan = Scanner(rate, "rate")
             count, per_ns = scan.rate()
             if scan.peek():
                 scan.fail("nothing more after the rate; the burst is an argument of its own")
@@ -258,7 +258,7 @@ class FixedWindow(Limit):
     def __init__(self, count: int, *, per: Duration, tz: str = "UTC") -> None:
         monthly = False
         if isinstance(per, str):
-            scan = Scanner(per)
+            scan = Scanner(per, "duration")
             monthly = scan.duration() == MONTH and not scan.peek()
         per_ns = 31 * DAY if monthly else _span("per", per)
         self._set(count=_count("count", count), per_ns=per_ns, monthly=monthly, tz=tz)

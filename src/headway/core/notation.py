@@ -40,7 +40,7 @@ def parse(text: str) -> Limit:
     while scan.skip(";"):
         limits.append(_limit(scan))
     if scan.peek():
-        scan.fail("; and another limit, or the end")
+        scan.fail("; and another limit, or the end", _comma(scan))
     return limits[0] if len(limits) == 1 else AllOf(*limits)
 
 
@@ -87,7 +87,7 @@ def _rate(scan: Scanner, start: int, count: int) -> Limit:
             scan.fail("a whole number from 1 up", "a burst of 0 admits nothing", burst_at)
         return _build(scan, start, lambda: Bucket((count, per), burst=burst))
     if word or scan.peek() not in ("", ";"):
-        scan.fail(_AFTER_RATE, _unknown(word, ["burst", "aligned"]), word_at)
+        scan.fail(_AFTER_RATE, _unknown(word, ["burst", "aligned"]) or _comma(scan), word_at)
     return Window(count, per=per)
 
 
@@ -111,6 +111,10 @@ def _build(scan: Scanner, at: int, build: Callable[[], Limit]) -> Limit:
     except InvalidLimit as error:
         problem = f"{error.text}: {error.problem}" if error.problem else error.text
         raise InvalidLimit(scan.text, at, error.accepted, problem) from None
+
+
+def _comma(scan: Scanner) -> str:
+    return "limits are joined by ;" if scan.peek() == "," else ""
 
 
 def _unknown(word: str, words: list[str]) -> str:

@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from headway.core.durations import MONTH, SECOND, Scanner
-from headway.errors import InvalidArgument, InvalidLimit
+from headway.errors import InvalidArgument
 
 __all__ = ["Pace", "pace_of", "rate_of", "rate_text", "ratio_of"]
 
@@ -96,7 +96,7 @@ def _exact(value: object) -> Fraction | None:
 
 
 def _parse(text: str) -> Pace:
-    scan = Scanner(text)
+    scan = Scanner(text, "pace")
     if scan.peek().isalpha():
         pace = _item(scan, Pace())
         if pace.verb is None:
@@ -150,14 +150,15 @@ def _item(scan: Scanner, pace: Pace) -> Pace:
             return pace._replace(scope=word)
         near = difflib.get_close_matches(word, VERBS + SCOPES, 1, 0.6)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        scan.fail(_ITEMS, f"unknown word {word!r}{hint}", start)
+        accepted = _ITEMS if any(pace) else f"{_RATES}; or a verb alone"
+        scan.fail(accepted, f"unknown word {word!r}{hint}", start)
     number = _number(scan, _ITEMS)
     if pace.ratio is not None or pace.rate is None:
         scan.fail(_ITEMS, "a second ratio" if pace.rate is not None else "a ratio without a rate", start)
     try:
         return pace._replace(ratio=ratio_of(number))
     except InvalidArgument:
-        raise InvalidLimit(scan.text, start, _RATIOS, "the ratio is out of range") from None
+        scan.fail(_RATIOS, "the ratio is out of range", start)
 
 
 def _number(scan: Scanner, accepted: str) -> Fraction:

@@ -44,7 +44,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from headway.core.durations import MAX, Duration, seconds_source, to_ns
+from headway.core.durations import MAX, Duration, seconds_source, span_of
 from headway.errors import InvalidArgument
 
 __all__ = ["Remote", "gap_ns", "transit_ns"]
@@ -62,9 +62,10 @@ def _ratio(argument: str, ppm: object) -> Fraction:
 
 
 def _span(argument: str, value: object) -> int:
-    ns = to_ns(value)
+    ns = span_of(value)
     if ns is None or not 0 <= ns <= MAX:
-        raise InvalidArgument(argument, value, "seconds or a timedelta, from 0 up to 2**62 ns (146 years)")
+        kinds = 'seconds, a timedelta or a string such as "250ms"'
+        raise InvalidArgument(argument, value, f"{kinds}, from 0 up to 2**62 ns (146 years)")
     return ns
 
 
