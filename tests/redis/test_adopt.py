@@ -278,6 +278,16 @@ def test_another_kind_is_refused_and_both_are_named(world) -> None:
     assert world.limiter("10/s").try_acquire()
 
 
+def test_a_limiter_with_metrics_is_none_without(world) -> None:
+    """The ledgers of one are elsewhere than those of the other: each would begin anew."""
+    plain, metrics = "2/minute", {"calls": "2/minute"}
+    for name, first, second in (("one", plain, metrics), ("other", metrics, plain)):
+        world.limiter(first, name=name).acquire()
+        with pytest.raises(LimitMismatch, match="use another name"):
+            world.limiter(second, name=name).acquire()
+        assert world.limiter(first, name=name).acquire()
+
+
 def test_the_ledger_lives_at_least_as_long_as_it_did(world) -> None:
     limiter = world.limiter("10/s")
     assert world.drain(limiter) == 10

@@ -3,9 +3,12 @@
 import asyncio
 import logging
 import pickle
+import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 
 import pytest
 import redis
@@ -51,6 +54,34 @@ def test_nothing_listens(connect, caplog):
     )
     assert SECRET not in caplog.text
     assert f"redis://{HOST}:{port}/0" in caplog.text
+
+
+def test_something_else_listens(connect):
+    """A web server, say."""
+    with socket.create_server((HOST, 0)) as server:
+
+        def answer():
+            with suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    with client:
+                        client.recv(1000)
+                        client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"redis://{HOST}:{server.getsockname()[1]}/0"
+        both_raise(connect(url), EngineUnavailable, "what answers there is no Redis")
+        assert Limiter("5/s", name="x", engine=url, on_engine_error="open").try_acquire()
+        ended = subprocess.run(
+            [sys.executable, "-m", "headway.cli", "top", url],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ended.returncode == 1
+        assert "no Redis" in ended.stderr
+        assert "Traceback" not in ended.stderr
 
 
 def test_no_socket(connect, tmp_path):

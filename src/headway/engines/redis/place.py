@@ -16,7 +16,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.wires import TROUBLE, PostWire, TaskWire, Wire, let_kernel_wait
+from headway.engines.redis.wires import NONSENSE, TROUBLE, PostWire, TaskWire, Wire, let_kernel_wait
 
 if TYPE_CHECKING:
     from headway.engines.redis.engine import Engine
@@ -191,7 +191,8 @@ def unreachable(error: BaseException) -> Unreachable:
         return Unreachable("no connection in time")
     if str(error) == "Authentication required.":
         return Unreachable("it asks for a password: redis://:password@host, or redis://user:password@host")
-    return Unreachable(str(error) or type(error).__name__)
+    text = str(error) or type(error).__name__
+    return Unreachable(f"what answers there is no Redis ({text})" if isinstance(error, NONSENSE) else text)
 
 
 def was_cut(error: BaseException) -> bool:

@@ -23,7 +23,9 @@ from struct import pack
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from hiredis import ProtocolError
 from redis.exceptions import ConnectionError as Unconnected
+from redis.exceptions import InvalidResponse
 from redis.exceptions import ResponseError as Refused
 from redis.exceptions import TimeoutError as TooLate
 
@@ -32,7 +34,9 @@ from headway.engines.redis.words import command
 if TYPE_CHECKING:
     from headway.engines.redis.place import Place
 
-TROUBLE = (OSError, Unconnected, TooLate, Refused)
+NONSENSE = (InvalidResponse, ProtocolError)
+"""What is raised when whoever answers does not speak the protocol of Redis."""
+TROUBLE = (OSError, Unconnected, TooLate, Refused, *NONSENSE)
 """What is raised when a server cannot be reached, or will not have us: no such database, no right to it."""
 BUSY = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What a socket that never waits says instead."""
@@ -162,9 +166,13 @@ class Inbox(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         reader, pending = self.reader, self.wire.pending
         reader.feed(self.room, 0, nbytes)
-        while (answer := reader.gets()) is not False:
-            if pending:
-                pending.popleft().arrive(answer)
+        try:
+            while (answer := reader.gets()) is not False:
+                if pending:
+                    pending.popleft().arrive(answer)
+        except ProtocolError as error:
+            self.wire.broken = error
+            self.wire.close()
 
     def connection_lost(self, error: BaseException | None) -> None:
         if not isinstance(error, TROUBLE):
