@@ -155,8 +155,11 @@ if only then
 end
 for i = only and 2 or 1, count do
   local _, key = unpack_from('<dd', ARGV[5], (i - 1) * RECORD + 1)
-  -- The ledgers of metrics are not in the root: whoever finds it otherwise has a limiter of another make under this name.
-  if stored[1] and (i == 1 or key ~= 1) and (key == 1) ~= (stored[i + 2] ~= false) then
+  -- The ledgers of metrics are not in the root, and theirs is the text with colons: who finds it otherwise has a limiter of
+  -- another make under this name, and would begin anew.
+  local missing = not stored[i + 2]
+  if stored[1] and (key ~= 1 and not missing
+    or key == 1 and missing and i == 1 and string.find(call('HGET', root, 'l') or '', ': ', 1, true)) then
     trouble = MISMATCH
     break
   end
