@@ -92,7 +92,7 @@ def read_address(uri: str) -> Address:
         else:
             theirs.append((name, value))
     if kind == "embedded" and theirs:
-        raise unknown_option(shown, theirs[0][0])
+        raise unknown_option(shown, theirs[0][0], more="")
     if kind != "embedded":
         check_path(parts, kind, shown)
     rest = f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(theirs)}" if theirs else "")
@@ -164,11 +164,9 @@ def bad_port(shown: str) -> InvalidArgument:
     return InvalidArgument("engine", shown, "host:port with a port from 1 to 65535, IPv6 in brackets")
 
 
-def unknown_option(shown: str, name: str) -> InvalidArgument:
-    ours = ", ".join(READERS)
-    return InvalidArgument(
-        "engine", shown, f"it without the option {name!r}; known are {ours} and those of redis-py"
-    )
+def unknown_option(shown: str, name: str, more: str = " and those of redis-py") -> InvalidArgument:
+    known = ", ".join(READERS) + more
+    return InvalidArgument("engine", shown, f"it without the option {name!r}; known are {known}")
 
 
 # -- options ---------------------------------------------------------------------------------------------
