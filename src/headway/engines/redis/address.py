@@ -17,6 +17,7 @@ the path). So what is shown of an address is what follows its last @, up to the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
@@ -179,16 +180,16 @@ def as_namespace(name: str, value: Any) -> str:
 
 
 def as_lease(name: str, value: Any) -> int:
-    ns = to_ns(as_number(name, value) if isinstance(value, str) else value)
+    ns = to_ns(as_number(value) if isinstance(value, str) else value)
     if ns is None or not 100_000_000 <= ns <= 3_600_000_000_000:
-        raise InvalidArgument(name, value, "seconds from 0.1 to 3600")
+        raise InvalidArgument(name, value, "a number of seconds from 0.1 to 3600")
     return ns
 
 
 def as_ppm(name: str, value: Any) -> float:
-    ppm = as_number(name, value)
+    ppm = as_number(value)
     if not 0 <= ppm <= 100_000:
-        raise InvalidArgument(name, value, "parts per million from 0 to 100000")
+        raise InvalidArgument(name, value, "a number of parts per million from 0 to 100000")
     return ppm
 
 
@@ -198,11 +199,12 @@ def as_switch(name: str, value: Any) -> bool:
     return str(value).lower() in ("1", "true")
 
 
-def as_number(name: str, value: Any) -> float:
+def as_number(value: Any) -> float:
+    """What is no number is NaN, which is in no range: the error that says the range says it all."""
     try:
         return float(value)
-    except (TypeError, ValueError):
-        raise InvalidArgument(name, value, "a number") from None
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 READERS: dict[str, tuple[str, Any]] = {
