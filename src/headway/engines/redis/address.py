@@ -13,6 +13,7 @@ are theirs and not the server's. Everything else must be something that a connec
 
 A password may stand in a URI, and a URI that is wrong may have it in any part (one with an unescaped slash ends up in
 the path). So what is shown of an address is what follows its last @, up to the query; and no error repeats the rest.
+Where a # or ? comes before that @, nobody can tell what is what: nothing is shown, and the URI is refused.
 """
 
 from __future__ import annotations
@@ -77,10 +78,10 @@ def read_address(uri: str) -> Address:
     try:
         parts = urlsplit(uri)
     except ValueError:
-        raise InvalidArgument(
-            "engine", shown, "a URI, with special characters of a password as %xx"
-        ) from None
+        raise unescaped(shown) from None
     kind = scheme.partition("+")[2] or ("embedded" if scheme == "embedded" else "server")
+    if "#" in uri or (kind != "embedded" and "@" in parts.path + parts.query):
+        raise unescaped(shown)
     ours: dict[str, Any] = {}
     theirs: list[tuple[str, str]] = []
     login: dict[str, str] = {}
@@ -106,16 +107,18 @@ def public(uri: str) -> str:
 
     >>> public("redis://:secret@db:6379/0?password=x"), public("redis://:half/secret@db")
     ('redis://db:6379/0', 'redis://db')
+    >>> public("redis://:half#secret@db"), public("redis://db?password=half@secret")
+    ('redis://...', 'redis://...')
     """
     scheme, colon, rest = uri.partition("://")
-    return scheme.rpartition("@")[2] + colon + rest.rpartition("@")[2].partition("?")[0].partition("#")[0]
+    before, _, after = rest.rpartition("@")
+    shown = "..." if "#" in rest or "?" in before else after.partition("?")[0]
+    return scheme.rpartition("@")[2] + colon + shown
 
 
 def check_path(parts: SplitResult, kind: str, shown: str) -> None:
-    """redis-py takes a database that is no number for 0, and a path with an @ for a path."""
+    """redis-py takes a database that is no number for 0."""
     service, _, db = parts.path.strip("/").rpartition("/")
-    if "@" in parts.path:
-        raise InvalidArgument("engine", shown, "a URI, with special characters of a password as %xx")
     if parts.scheme == "unix":
         if not parts.path.strip("/"):
             raise InvalidArgument(
@@ -163,6 +166,13 @@ def hosts_of(address: Address, port: int) -> list[tuple[str, int]]:
 
 def bad_port(shown: str) -> InvalidArgument:
     return InvalidArgument("engine", shown, "host:port with a port from 1 to 65535, IPv6 in brackets")
+
+
+def unescaped(shown: str) -> InvalidArgument:
+    accepted = (
+        "a URI with special characters as %xx, as those of a password: # is %23, / is %2F, ? is %3F, @ is %40"
+    )
+    return InvalidArgument("engine", shown, accepted)
 
 
 def unknown_option(shown: str, name: str, more: str = " and those of redis-py") -> InvalidArgument:
