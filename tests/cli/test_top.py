@@ -200,6 +200,14 @@ def test_what_makes_no_sense_is_refused(tmp_path):
         assert result.output.startswith("headway: ")
 
 
+def test_what_would_be_refused_is_not_proposed():
+    told = headway("top", "foo://:secret@somewhere").output
+    assert told.startswith(
+        "headway: engine='foo://somewhere' is not accepted; give one of redis://, rediss://"
+    )
+    assert "memory://" not in told
+
+
 @pytest.mark.parametrize("kind", LIMITS)
 def test_inspect_tells_everything(url, kind):
     limiter = Limiter(LIMITS[kind], name=NAME, engine=url)

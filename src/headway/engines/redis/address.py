@@ -29,6 +29,7 @@ from headway.errors import InvalidArgument
 SCHEMES = (
     "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "embedded",
 )  # fmt: skip
+SHARED = ", ".join(f"{scheme}://" for scheme in SCHEMES)
 DEFAULT_LEASE = 5.0
 DRIFT_PPM = 1000.0
 """Wall clocks are slewed by up to 500 ppm, and crystals err."""
@@ -72,9 +73,8 @@ def read_address(uri: str) -> Address:
     """
     shown = public(uri)
     scheme = uri.partition("://")[0]
-    if scheme not in SCHEMES or "://" not in uri:
-        known = ", ".join(f"{scheme}://" for scheme in ("memory", *SCHEMES))
-        raise InvalidArgument("engine", shown, f"one of {known}")
+    if not is_shared(uri):
+        raise InvalidArgument("engine", shown, f"one of memory://, {SHARED}")
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -100,6 +100,15 @@ def read_address(uri: str) -> Address:
     rest = f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(theirs)}" if theirs else "")
     both = (login.get("sentinel_username"), login.get("sentinel_password"))
     return Address(rest, shown, kind, sentinel_login=both, original=uri, **ours)
+
+
+def is_shared(uri: str) -> bool:
+    """Whether it begins as the address of a shared engine does.
+
+    >>> is_shared("rediss://db"), is_shared("redis"), is_shared("memory://")
+    (True, False, False)
+    """
+    return "://" in uri and uri.partition("://")[0] in SCHEMES
 
 
 def public(uri: str) -> str:
