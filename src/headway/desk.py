@@ -301,13 +301,13 @@ class Desk:
                 )
         return keys, costs
 
-    def _keys(self, key: Any, names: list[str | None]) -> tuple[str | None, ...]:
+    def _keys(self, key: Any, names: list[str | None], *, costs: bool = True) -> tuple[str | None, ...]:
         if key is None or type(key) is str:
             return (key,) * len(names)
         if isinstance(key, str):
             return (str.__str__(key),) * len(names)
         if not isinstance(key, Mapping):
-            raise InvalidKey(key)
+            raise InvalidKey(key, costs=costs)
         self._known_metrics("key", key, names)
         for value in key.values():
             if value is not None and not isinstance(value, str):
