@@ -3,8 +3,11 @@
 import asyncio
 import itertools
 import json
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from tests.redis.checks import check_reset
@@ -198,6 +201,16 @@ def test_what_makes_no_sense_is_refused(tmp_path):
         assert result.exit_code == 2
         assert "secret" not in result.output
         assert result.output.startswith("headway: ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_output_that_cannot_be_written_is_told_in_a_line(url):
+    with Path("/dev/full").open("w") as sink:
+        done = subprocess.run(
+            [sys.executable, "-m", "headway.cli", "top", url, "--json"],
+            stdout=sink, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "headway: <stdout>: No space left on device\n")
 
 
 def test_what_would_be_refused_is_not_proposed():

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from headway.cli import INTERRUPTED
+from headway.cli import INTERRUPTED, STDOUT, mute
 from headway.cli.lines import Brake, Lines, abandoned
 from headway.errors import InvalidArgument, InvalidLimit, seconds_text
 from headway.lab.pacer import draw
@@ -125,6 +125,8 @@ def pace(
         code = INTERRUPTED
     except OSError as error:
         lines.give_back()
+        if error.filename == STDOUT:
+            raise
         typer.echo(f"headway: {error.strerror}", err=True)
         mute(sys.stdout.buffer)
         code = 1
@@ -150,11 +152,6 @@ def pass_through(pacer: Pacer, meter: Meter, lines: Lines, brake: Brake, sink: B
     except BrokenPipeError:
         mute(sink)  # that is how `| head` ends
     return 0
-
-
-def mute(sink: BinaryIO) -> None:
-    """Nobody reads it any more, and Python would complain when it flushes at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sink.fileno())
 
 
 def words_for(command: list[str], line: str) -> list[str]:
