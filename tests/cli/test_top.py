@@ -115,6 +115,17 @@ def test_top_shows_those_who_wait_pauses_and_how_many_are_not_shown(url):
     assert len(few.splitlines()) == 4
 
 
+def test_those_who_wait_come_first_of_what_is_read_as_the_help_says(url):
+    Limiter("3/minute", name="api", engine=url).acquire()
+    slow = Limiter(Spacing(60), name="slow", engine=url)
+    slow.acquire()
+    slow.reserve()
+    assert [row["name"] for row in ledgers(url)] == ["slow", "api"]
+    assert [row["name"] for row in ledgers(url, "--max", "1")] == ["api"]
+    told = " ".join(headway("top", "--help").output.split())
+    assert "Of those that are read (--max, by name) the ones that are waited for come first." in told
+
+
 def test_top_does_not_count_what_it_never_shows(url):
     """Beside the ledgers of metrics lies what they have in common, which is no ledger."""
     Limiter("3/minute", name="api", engine=url).acquire()
