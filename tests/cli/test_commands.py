@@ -92,7 +92,8 @@ def test_explain_points_at_the_mistake():
 def test_wrong_options_of_the_demo(option, value, message):
     result = headway("demo", option, value)
     assert result.exit_code == 2
-    assert message in " ".join(result.stderr.split())
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert f"Invalid value for '{option}'" in result.stderr
 
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
