@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from headway.cli import INTERRUPTED
-from headway.cli.options import duration_ns
+from headway.cli.options import check_picture, duration_ns, write_picture
 from headway.cli.words import count
 from headway.lab import World, draw, run_world, shrink, tell
 from headway.lab.clocks import BILLION
@@ -65,6 +65,8 @@ def window(
     if latency is not None:
         ns = duration_ns("--latency", latency)
         fixed |= {"out_more": ns, "back_more": ns, "spread": "even"}
+    if plot is not None:
+        check_picture(plot)
     console = Console(highlight=False)
     try:
         failed = _attack(console, range(seed, seed + worlds), events, fixed, jobs) if worlds else []
@@ -160,12 +162,7 @@ def _compare(console: Console, worlds: list[World], plot: Path | None, *, everyb
     if missing and everybody:
         console.print(f"not installed: {', '.join(missing)}")
     if plot is not None:
-        picture = draw_plot(first, worlds[0])
-        try:
-            plot.write_text(picture, encoding="utf-8")
-        except OSError as error:
-            typer.echo(f"headway: {plot}: {error.strerror}", err=True)
-            raise typer.Exit(1) from None
+        write_picture(plot, draw_plot(first, worlds[0]))
         console.print(f"drawn: {plot}")
 
 

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from headway.cli import INTERRUPTED, STDOUT, mute
 from headway.cli.lines import Brake, Lines, abandoned
+from headway.cli.options import check_picture, write_picture
 from headway.errors import InvalidArgument, InvalidLimit, seconds_text
 from headway.lab.pacer import draw
 from headway.pacer import Pacer
@@ -213,9 +214,6 @@ def plot(
     out: Annotated[Path, typer.Option(help="Where to write the picture, an SVG file.")] = Path("pacer.svg"),
 ) -> None:
     """Draw what the ratio of a Pacer does to a burst: a stall of 2 s at 100/s, and how it is made up."""
-    try:
-        out.write_text(draw(), encoding="utf-8")
-    except OSError as error:
-        typer.echo(f"headway: {out}: {error.strerror}", err=True)
-        raise typer.Exit(1) from None
+    check_picture(out)
+    write_picture(out, draw())
     typer.echo(f"wrote {out}")
