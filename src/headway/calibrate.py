@@ -107,6 +107,9 @@ def calibrate(
     known: object = Remote() if remote is None else remote
     if not isinstance(known, Remote):
         raise InvalidArgument("remote", remote, "a Remote or None")
+    measured: object = round_trips
+    if not isinstance(measured, Iterable) or isinstance(measured, str | bytes):
+        raise InvalidArgument("round_trips", round_trips, f"a list of {ENOUGH} or more, in seconds")
     trips: list[int] = []
     for trip in round_trips:
         ns = span_of(trip)

@@ -292,21 +292,22 @@ class Desk:
             return (key,), (1,)  # the most usual one; 1 is at most what any limit grants, or the limit is 0
         keys = self._keys(key, names)
         costs = self._costs(cost, names)
-        for shelf, shelf_key, number in zip(self._book.shelves, keys, costs, strict=True):
+        for shelf, shelf_key, name, number in zip(self._book.shelves, keys, names, costs, strict=True):
             rule = shelf.rule_for(shelf_key)
             if number > rule.capacity > 0:
+                given = {name: number} if isinstance(cost, Mapping) else number
                 raise InvalidArgument(
-                    "cost", number, f"at most {rule.capacity}, all that '{rule.limit}' can ever grant"
+                    "cost", given, f"at most {rule.capacity}, all that '{rule.limit}' can ever grant"
                 )
         return keys, costs
 
-    def _keys(self, key: Any, names: list[str | None]) -> tuple[str | None, ...]:
+    def _keys(self, key: Any, names: list[str | None], *, costs: bool = True) -> tuple[str | None, ...]:
         if key is None or type(key) is str:
             return (key,) * len(names)
         if isinstance(key, str):
             return (str.__str__(key),) * len(names)
         if not isinstance(key, Mapping):
-            raise InvalidKey(key)
+            raise InvalidKey(key, costs=costs)
         self._known_metrics("key", key, names)
         for value in key.values():
             if value is not None and not isinstance(value, str):
@@ -325,9 +326,10 @@ class Desk:
                 )
             costs = (cost,) * len(names)
             least = 1
-        for number in costs:
+        for name, number in zip(names, costs, strict=True):
             if type(number) is not int or not least <= number <= MAX_COST:
-                raise InvalidArgument("cost", number, f"an integer from {least} up")
+                given = {name: number} if isinstance(cost, Mapping) else number
+                raise InvalidArgument("cost", given, f"an integer from {least} up")
         return costs
 
     def _known_metrics(self, argument: str, mapping: Mapping[Any, Any], names: list[str | None]) -> None:

@@ -253,7 +253,7 @@ class FleetLimiter(FleetDesk):
         await self._run_async(self._resetting(key))
 
     def _resetting(self, key: Key) -> Errand[None]:
-        account = self._account(self.request(key, 1)[0])
+        account = self._account(self._keys(key, self._book.metrics, costs=False))
         yield from self._telling(Request(account, numbers(RESET)))
 
     def retarget(self, limit: Limits) -> None:

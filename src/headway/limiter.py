@@ -350,7 +350,7 @@ class Limiter(Desk):
         >>> bool(limiter.try_acquire())
         True
         """
-        self._book.reset(self.request(key, 1)[0])
+        self._book.reset(self._keys(key, self._book.metrics, costs=False))
 
     def stats(self) -> Stats:
         """What was granted, denied and ended so far, and how many keys are remembered.

@@ -173,9 +173,10 @@ class Permit:
             )
         else:
             actual = dict.fromkeys(range(len(names)), cost)
-        for number in actual.values():
+        for index, number in actual.items():
             if type(number) is not int or not 0 <= number < MAX_COST:
-                raise InvalidArgument("cost", number, "an integer from 0 up")
+                given = {names[index]: number} if isinstance(cost, Mapping) else number
+                raise InvalidArgument("cost", given, "an integer from 0 up")
         return actual
 
     def hand_back(self, how: int) -> None:

@@ -1,7 +1,10 @@
 """The command line around the demo: help, version, explanations, and what is said when something is missing."""
 
+import os
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -89,7 +92,52 @@ def test_explain_points_at_the_mistake():
 def test_wrong_options_of_the_demo(option, value, message):
     result = headway("demo", option, value)
     assert result.exit_code == 2
-    assert message in " ".join(result.stderr.split())
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert f"Invalid value for '{option}'" in result.stderr
+
+
+full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+COMMANDS = [
+    ["explain", "5/s"],
+    ["--help"],
+    ["--version"],
+    ["pace", "500/s"],
+    ["demo", "--seconds", "0.5", "--workers", "2"],
+    ["lab", "window", "--worlds", "1", "--events", "20", "--no-peers"],
+]
+
+
+def shell(command, *words, **environment):
+    """Run `headway` with the words in a shell, which says where the output goes."""
+    line = shlex.join([sys.executable, "-m", "headway.cli", *words])
+    return subprocess.run(
+        ["bash", "-c", command.replace("HEADWAY", line)],
+        input="a\n" * 3, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+@full
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_output_that_cannot_be_written_is_told_in_a_line(words, unbuffered):
+    done = shell("HEADWAY > /dev/full", *words, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stderr) == (1, "headway: <stdout>: No space left on device\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_reader_that_leaves_is_told_nothing(words, unbuffered):
+    assert shell("HEADWAY | head -0", *words, PYTHONUNBUFFERED=unbuffered).stderr == ""
+
+
+def test_a_fault_of_a_command_is_not_taken_for_one_of_its_output():
+    code = (
+        "import headway.cli.app as a, headway.cli as c\n"
+        "def fail(): raise OSError(28, 'No space left on device')\n"
+        "a.app = fail; c.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Traceback" in done.stderr
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

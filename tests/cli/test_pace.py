@@ -312,7 +312,7 @@ def test_input_and_output_that_do_not_work():
         done = subprocess.run(
             [*PACE, "9/s"], input=b"a\n", stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
         )
-    assert (done.returncode, done.stderr) == (1, b"headway: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, b"headway: <stdout>: No space left on device\n")
     done = subprocess.run(
         ["sh", "-c", '"$@" <&-', "sh", *PACE, "9/s"], capture_output=True, timeout=60, check=False
     )

@@ -3,8 +3,11 @@
 import asyncio
 import itertools
 import json
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from tests.redis.checks import check_reset
@@ -112,6 +115,17 @@ def test_top_shows_those_who_wait_pauses_and_how_many_are_not_shown(url):
     assert len(few.splitlines()) == 4
 
 
+def test_those_who_wait_come_first_of_what_is_read_as_the_help_says(url):
+    Limiter("3/minute", name="api", engine=url).acquire()
+    slow = Limiter(Spacing(60), name="slow", engine=url)
+    slow.acquire()
+    slow.reserve()
+    assert [row["name"] for row in ledgers(url)] == ["slow", "api"]
+    assert [row["name"] for row in ledgers(url, "--max", "1")] == ["api"]
+    told = " ".join(headway("top", "--help").output.split())
+    assert "Of those that are read (--max, by name) the ones that are waited for come first." in told
+
+
 def test_top_does_not_count_what_it_never_shows(url):
     """Beside the ledgers of metrics lies what they have in common, which is no ledger."""
     Limiter("3/minute", name="api", engine=url).acquire()
@@ -198,6 +212,24 @@ def test_what_makes_no_sense_is_refused(tmp_path):
         assert result.exit_code == 2
         assert "secret" not in result.output
         assert result.output.startswith("headway: ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_output_that_cannot_be_written_is_told_in_a_line(url):
+    with Path("/dev/full").open("w") as sink:
+        done = subprocess.run(
+            [sys.executable, "-m", "headway.cli", "top", url, "--json"],
+            stdout=sink, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "headway: <stdout>: No space left on device\n")
+
+
+def test_what_would_be_refused_is_not_proposed():
+    told = headway("top", "foo://:secret@somewhere").output
+    assert told.startswith(
+        "headway: engine='foo://somewhere' is not accepted; give one of redis://, rediss://"
+    )
+    assert "memory://" not in told
 
 
 @pytest.mark.parametrize("kind", LIMITS)

@@ -101,6 +101,8 @@ def test_a_picture_that_cannot_be_written_is_told_below_the_table(tmp_path):
     assert "of the safe ceiling" in told.stdout
 
 
-def test_the_command_refuses_nonsense():
-    told = CliRunner().invoke(app, ["lab", "window", "--per", "soon"])
+@pytest.mark.parametrize("option", ["--per", "--latency"])
+def test_the_command_refuses_nonsense(option):
+    told = CliRunner().invoke(app, ["lab", "window", option, "soon"])
     assert told.exit_code == 2
+    assert f"Invalid value for '{option}'" in told.stderr

@@ -141,8 +141,10 @@ def test_a_failed_construction_leaves_no_name_behind(clock):
 def test_bad_keys_for_the_rarer_verbs(unchanged, key):
     with pytest.raises(TypeError, match=r"key must be a str or None, not (int|bytes)$"):
         unchanged.pause(5, key)
-    with pytest.raises(TypeError, match="key must be a str"):
+    with pytest.raises(TypeError, match=r"key must be a str or None, not (int|bytes)$"):
         unchanged.reset(key)
+    with pytest.raises(TypeError, match=r"key must be a str or None, not (int|bytes)$"):
+        run(unchanged.reset_async(key), clock=ManualClock())
 
 
 @pytest.mark.parametrize("limit", ["10/s burst 10", "1 every 6s"])

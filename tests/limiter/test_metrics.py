@@ -4,6 +4,7 @@
 # mypy: disable-error-code="union-attr"
 
 import asyncio
+import re
 
 import pytest
 
@@ -159,10 +160,10 @@ def test_holding_several(clock):
     [
         ({"cost": 2}, "a mapping from metrics"),
         ({"cost": {"words": 2}}, "only metrics of this limiter: requests, tokens"),
-        ({"cost": {"tokens": -1}}, "an integer from 0 up"),
+        ({"cost": {"tokens": -1}}, r"^cost=\{'tokens': -1\} is not accepted; give an integer from 0 up$"),
         ({"cost": {"tokens": 1.5}}, "an integer from 0 up"),
         ({"cost": {"tokens": True}}, "an integer from 0 up"),
-        ({"cost": {"tokens": 101}}, "at most 100"),
+        ({"cost": {"tokens": 101}}, r"^cost=\{'tokens': 101\} is not accepted; give at most 100, all that"),
         ({"cost": {"tokens": None}}, "an integer from 0 up"),
         ({"key": {"host": "a"}}, "only metrics of this limiter: requests, tokens"),
         ({"key": {"tokens": 5}}, r"key must be a str or None, not int$"),
@@ -183,7 +184,7 @@ def test_a_mistake_in_settling_leaves_the_permit_as_it_was(clock, wrong):
     limiter = Limiter(LLM, clock=clock)
     permit = limiter.acquire(cost={"tokens": 7})
     before = limiter.peek().all, limiter.stats()
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises((ValueError, TypeError), match=re.escape(f"cost={wrong!r} is not accepted")):
         permit.settle(wrong)
     assert (limiter.peek().all, limiter.stats(), permit.ended) == (before[0], before[1], None)
     permit.settle({"tokens": 0})
@@ -201,6 +202,8 @@ def test_one_metric_may_be_given_as_a_number(clock):
     assert limiter.acquire(cost=4)
     assert limiter.acquire(cost={"tokens": 4})
     assert limiter.peek().remaining == 2
+    with pytest.raises(ValueError, match=r"^cost=11 is not accepted; give at most 10"):
+        limiter.acquire(cost=11)
 
 
 def test_retargeting_metrics(clock):

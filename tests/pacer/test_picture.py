@@ -7,7 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from headway.cli.app import app
 from headway.lab.pacer import RATIOS, draw, simulate
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -23,6 +25,18 @@ def test_backlog_grows_while_nothing_starts_and_is_made_up_at_the_ratio(ratio):
     assert all(abs(ops - 10 * ratio) <= 1 for ops in started[31 : caught_up - 1])
     assert started[caught_up + 1 :] == [10] * len(started[caught_up + 1 :])
     assert sum(started) <= 1000
+
+
+def test_a_picture_is_svg_and_is_not_called_otherwise(tmp_path):
+    for command in (["lab", "pacer", "--out"], ["lab", "window", "--worlds", "1", "--plot"]):
+        place = tmp_path / "x.png"
+        told = CliRunner().invoke(app, [*command, str(place)])
+        line = f"headway: {place}: pictures are SVG; give a name that ends in .svg\n"
+        assert (told.exit_code, told.stdout, told.stderr) == (2, "", line)
+        assert not place.exists()
+    for name in ("x.svg", "x.SVG", "x"):
+        assert CliRunner().invoke(app, ["lab", "pacer", "--out", str(tmp_path / name)]).exit_code == 0
+        assert (tmp_path / name).read_text(encoding="utf-8") == draw()
 
 
 def test_the_docs_have_this_picture():

@@ -62,6 +62,9 @@ def test_it_explains_itself():
         (([0.1] * 20 + [-0.1],), "round_trips"),
         (([0.1] * 20 + [float("nan")],), "round_trips"),
         (([True] * 20,), "round_trips"),
+        ((5,), "round_trips=5 is not accepted; give a list of 20 or more, in seconds"),
+        (("5",), "round_trips='5' is not accepted; give a list of 20 or more, in seconds"),
+        ((None,), "round_trips=None"),
     ],
 )
 def test_what_is_no_measurement(arguments, named):

@@ -6,11 +6,15 @@ what is missing.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from typing import Any
 
 __all__ = ["main"]
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+STDOUT = "<stdout>"
 
 
 def main() -> None:
@@ -27,4 +31,34 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
-    app()
+    name_faults(sys.stdout)
+    try:
+        app()
+    except OSError as error:
+        if error.filename != STDOUT:
+            raise
+        mute(sys.stdout)
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"headway: {STDOUT}: {error.strerror}\n")
+        raise SystemExit(1) from None
+
+
+def name_faults(sink: Any) -> None:
+    """Let an error of writing to stdout say so: a full disk there is no fault of a command's."""
+    with contextlib.suppress(AttributeError):  # somebody else's stream, or none
+        raw = getattr(sink.buffer, "raw", sink.buffer)
+        write = raw.write
+
+        def named(data: Any) -> Any:
+            try:
+                return write(data)
+            except OSError as error:
+                error.filename = STDOUT
+                raise
+
+        raw.write = named
+
+
+def mute(sink: Any) -> None:
+    """Nobody reads it any more, and Python would complain when it flushes at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sink.fileno())

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from headway import Window, parse, throttle
 from headway.cli import INTERRUPTED
+from headway.cli.options import bad_option, duration_ns
 from headway.cli.screen import Screen
-from headway.core.durations import to_ns
 from headway.demo.crowd import Crowd
 from headway.demo.host import ApiProcess
 from headway.demo.token_bucket import TokenBucket
@@ -24,21 +24,14 @@ from headway.errors import InvalidLimit
 REFRESH = 0.1
 
 
-def _window(text: str) -> Window:
+def _window(option: str, text: str) -> Window:
     try:
         limit = parse(text)
     except InvalidLimit as error:
-        raise typer.BadParameter(str(error)) from None
+        raise bad_option(option, error) from None
     if not isinstance(limit, Window) or not limit.count:
-        raise typer.BadParameter(f"the demo's API counts in a window: give something like 20/s, not {text!r}")
+        raise bad_option(option, f"the demo's API counts in a window: give something like 20/s, not {text!r}")
     return limit
-
-
-def _latency_ns(text: str) -> int:
-    try:
-        return to_ns(text) or 0
-    except InvalidLimit as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def demo(
@@ -62,7 +55,7 @@ def demo(
 
     The exit code is 1 if headway broke the limit.
     """
-    window, latency_ns = _window(limit), _latency_ns(latency)
+    window, latency_ns = _window("--limit", limit), duration_ns("--latency", latency)
     if seed is None:
         seed = random.randrange(1000)
     console = Console(highlight=False)

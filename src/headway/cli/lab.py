@@ -17,9 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from headway.cli import INTERRUPTED
+from headway.cli.options import check_picture, duration_ns, write_picture
 from headway.cli.words import count
-from headway.core.durations import to_ns
-from headway.errors import InvalidLimit
 from headway.lab import World, draw, run_world, shrink, tell
 from headway.lab.clocks import BILLION
 from headway.lab.peers import Score, compete, present
@@ -34,13 +33,6 @@ ROUNDS = 5
 @app.callback()
 def lab() -> None:
     """Attack the limits, in virtual time."""
-
-
-def _ns(text: str) -> int:
-    try:
-        return to_ns(text) or 0
-    except InvalidLimit as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 @app.command()
@@ -68,10 +60,13 @@ def window(
 
     The exit code is 0 when headway never sent one too many, 1 otherwise.
     """
-    given = {"n": n, "per": None if per is None else _ns(per), "workers": workers}
+    given = {"n": n, "per": None if per is None else duration_ns("--per", per), "workers": workers}
     fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if latency is not None:
-        fixed |= {"out_more": _ns(latency), "back_more": _ns(latency), "spread": "even"}
+        ns = duration_ns("--latency", latency)
+        fixed |= {"out_more": ns, "back_more": ns, "spread": "even"}
+    if plot is not None:
+        check_picture(plot)
     console = Console(highlight=False)
     try:
         failed = _attack(console, range(seed, seed + worlds), events, fixed, jobs) if worlds else []
@@ -167,12 +162,7 @@ def _compare(console: Console, worlds: list[World], plot: Path | None, *, everyb
     if missing and everybody:
         console.print(f"not installed: {', '.join(missing)}")
     if plot is not None:
-        picture = draw_plot(first, worlds[0])
-        try:
-            plot.write_text(picture, encoding="utf-8")
-        except OSError as error:
-            typer.echo(f"headway: {plot}: {error.strerror}", err=True)
-            raise typer.Exit(1) from None
+        write_picture(plot, draw_plot(first, worlds[0]))
         console.print(f"drawn: {plot}")
 
 

@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from headway.cli import INTERRUPTED
+from headway.cli import INTERRUPTED, STDOUT, mute
 from headway.cli.lines import Brake, Lines, abandoned
+from headway.cli.options import check_picture, write_picture
 from headway.errors import InvalidArgument, InvalidLimit, seconds_text
 from headway.lab.pacer import draw
 from headway.pacer import Pacer
@@ -125,6 +126,8 @@ def pace(
         code = INTERRUPTED
     except OSError as error:
         lines.give_back()
+        if error.filename == STDOUT:
+            raise
         typer.echo(f"headway: {error.strerror}", err=True)
         mute(sys.stdout.buffer)
         code = 1
@@ -150,11 +153,6 @@ def pass_through(pacer: Pacer, meter: Meter, lines: Lines, brake: Brake, sink: B
     except BrokenPipeError:
         mute(sink)  # that is how `| head` ends
     return 0
-
-
-def mute(sink: BinaryIO) -> None:
-    """Nobody reads it any more, and Python would complain when it flushes at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sink.fileno())
 
 
 def words_for(command: list[str], line: str) -> list[str]:
@@ -216,9 +214,6 @@ def plot(
     out: Annotated[Path, typer.Option(help="Where to write the picture, an SVG file.")] = Path("pacer.svg"),
 ) -> None:
     """Draw what the ratio of a Pacer does to a burst: a stall of 2 s at 100/s, and how it is made up."""
-    try:
-        out.write_text(draw(), encoding="utf-8")
-    except OSError as error:
-        typer.echo(f"headway: {out}: {error.strerror}", err=True)
-        raise typer.Exit(1) from None
+    check_picture(out)
+    write_picture(out, draw())
     typer.echo(f"wrote {out}")

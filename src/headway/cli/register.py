@@ -15,6 +15,7 @@ from typing import Any
 
 from headway.cli.sheets import Address, Sheet, matches, order, read_key, read_sheet
 from headway.engines.redis import Engine, open_engine
+from headway.engines.redis.address import SHARED, is_shared, public
 from headway.engines.redis.scripts import part, plain_script
 from headway.engines.redis.spec import escape
 from headway.engines.redis.wires import TROUBLE
@@ -37,6 +38,8 @@ class Register:
             raise InvalidArgument(
                 "engine", uri, "a shared one: ledgers in memory are seen by their process alone"
             )
+        if not is_shared(uri):
+            raise InvalidArgument("engine", public(uri), f"one of {SHARED}")
         if uri.startswith("embedded:") and not Path(uri.partition("://")[2].partition("?")[0]).is_dir():
             raise InvalidArgument("engine", uri, "a directory that is there")
         self.engine: Engine = open_engine(uri, timeout)

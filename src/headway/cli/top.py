@@ -39,13 +39,15 @@ def top(
     wanted: Annotated[
         str | None, typer.Option("--filter", help="A pattern (api*) or a part of NAME or NAME:KEY.")
     ] = None,
-    most: Annotated[int, typer.Option("--max", min=1, max=10_000, help="Ledgers that are read.")] = 100,
+    most: Annotated[
+        int, typer.Option("--max", min=1, max=10_000, help="Ledgers that are read, by name.")
+    ] = 100,
 ) -> None:
     """Watch the ledgers of a shared engine: what is left, who waits, when the next permit comes.
 
-    Those that are waited for come first. It only reads, with SCAN in small steps and a script that the server
-    keeps from writing, so that it can be left running beside a busy fleet. Leave it with Ctrl-C. Where there is
-    no terminal, it shows the table once.
+    Of those that are read (--max, by name) the ones that are waited for come first. It only reads, with SCAN in
+    small steps and a script that the server keeps from writing, so that it can be left running beside a busy
+    fleet. Leave it with Ctrl-C. Where there is no terminal, it shows the table once.
     """
     console = Console(highlight=False)
     with complaints():

@@ -13,10 +13,12 @@ are theirs and not the server's. Everything else must be something that a connec
 
 A password may stand in a URI, and a URI that is wrong may have it in any part (one with an unescaped slash ends up in
 the path). So what is shown of an address is what follows its last @, up to the query; and no error repeats the rest.
+Where a # or ? comes before that @, nobody can tell what is what: nothing is shown, and the URI is refused.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
@@ -27,6 +29,7 @@ from headway.errors import InvalidArgument
 SCHEMES = (
     "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "embedded",
 )  # fmt: skip
+SHARED = ", ".join(f"{scheme}://" for scheme in SCHEMES)
 DEFAULT_LEASE = 5.0
 DRIFT_PPM = 1000.0
 """Wall clocks are slewed by up to 500 ppm, and crystals err."""
@@ -70,16 +73,15 @@ def read_address(uri: str) -> Address:
     """
     shown = public(uri)
     scheme = uri.partition("://")[0]
-    if scheme not in SCHEMES or "://" not in uri:
-        known = ", ".join(f"{scheme}://" for scheme in ("memory", *SCHEMES))
-        raise InvalidArgument("engine", shown, f"one of {known}")
+    if not is_shared(uri):
+        raise InvalidArgument("engine", shown, f"one of memory://, {SHARED}")
     try:
         parts = urlsplit(uri)
     except ValueError:
-        raise InvalidArgument(
-            "engine", shown, "a URI, with special characters of a password as %xx"
-        ) from None
+        raise unescaped(shown) from None
     kind = scheme.partition("+")[2] or ("embedded" if scheme == "embedded" else "server")
+    if "#" in uri or (kind != "embedded" and "@" in parts.path + parts.query):
+        raise unescaped(shown)
     ours: dict[str, Any] = {}
     theirs: list[tuple[str, str]] = []
     login: dict[str, str] = {}
@@ -92,7 +94,7 @@ def read_address(uri: str) -> Address:
         else:
             theirs.append((name, value))
     if kind == "embedded" and theirs:
-        raise unknown_option(shown, theirs[0][0])
+        raise unknown_option(shown, theirs[0][0], more="")
     if kind != "embedded":
         check_path(parts, kind, shown)
     rest = f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(theirs)}" if theirs else "")
@@ -100,21 +102,32 @@ def read_address(uri: str) -> Address:
     return Address(rest, shown, kind, sentinel_login=both, original=uri, **ours)
 
 
+def is_shared(uri: str) -> bool:
+    """Whether it begins as the address of a shared engine does.
+
+    >>> is_shared("rediss://db"), is_shared("redis"), is_shared("memory://")
+    (True, False, False)
+    """
+    return "://" in uri and uri.partition("://")[0] in SCHEMES
+
+
 def public(uri: str) -> str:
     """A URI without what nobody should read.
 
     >>> public("redis://:secret@db:6379/0?password=x"), public("redis://:half/secret@db")
     ('redis://db:6379/0', 'redis://db')
+    >>> public("redis://:half#secret@db"), public("redis://db?password=half@secret")
+    ('redis://...', 'redis://...')
     """
     scheme, colon, rest = uri.partition("://")
-    return scheme.rpartition("@")[2] + colon + rest.rpartition("@")[2].partition("?")[0].partition("#")[0]
+    before, _, after = rest.rpartition("@")
+    shown = "..." if "#" in rest or "?" in before else after.partition("?")[0]
+    return scheme.rpartition("@")[2] + colon + shown
 
 
 def check_path(parts: SplitResult, kind: str, shown: str) -> None:
-    """redis-py takes a database that is no number for 0, and a path with an @ for a path."""
+    """redis-py takes a database that is no number for 0."""
     service, _, db = parts.path.strip("/").rpartition("/")
-    if "@" in parts.path:
-        raise InvalidArgument("engine", shown, "a URI, with special characters of a password as %xx")
     if parts.scheme == "unix":
         if not parts.path.strip("/"):
             raise InvalidArgument(
@@ -164,11 +177,16 @@ def bad_port(shown: str) -> InvalidArgument:
     return InvalidArgument("engine", shown, "host:port with a port from 1 to 65535, IPv6 in brackets")
 
 
-def unknown_option(shown: str, name: str) -> InvalidArgument:
-    ours = ", ".join(READERS)
-    return InvalidArgument(
-        "engine", shown, f"it without the option {name!r}; known are {ours} and those of redis-py"
+def unescaped(shown: str) -> InvalidArgument:
+    accepted = (
+        "a URI with special characters as %xx, as those of a password: # is %23, / is %2F, ? is %3F, @ is %40"
     )
+    return InvalidArgument("engine", shown, accepted)
+
+
+def unknown_option(shown: str, name: str, more: str = " and those of redis-py") -> InvalidArgument:
+    known = ", ".join(READERS) + more
+    return InvalidArgument("engine", shown, f"it without the option {name!r}; known are {known}")
 
 
 # -- options ---------------------------------------------------------------------------------------------
@@ -181,16 +199,16 @@ def as_namespace(name: str, value: Any) -> str:
 
 
 def as_lease(name: str, value: Any) -> int:
-    ns = to_ns(as_number(name, value) if isinstance(value, str) else value)
+    ns = to_ns(as_number(value) if isinstance(value, str) else value)
     if ns is None or not 100_000_000 <= ns <= 3_600_000_000_000:
-        raise InvalidArgument(name, value, "seconds from 0.1 to 3600")
+        raise InvalidArgument(name, value, "a number of seconds from 0.1 to 3600")
     return ns
 
 
 def as_ppm(name: str, value: Any) -> float:
-    ppm = as_number(name, value)
+    ppm = as_number(value)
     if not 0 <= ppm <= 100_000:
-        raise InvalidArgument(name, value, "parts per million from 0 to 100000")
+        raise InvalidArgument(name, value, "a number of parts per million from 0 to 100000")
     return ppm
 
 
@@ -200,11 +218,12 @@ def as_switch(name: str, value: Any) -> bool:
     return str(value).lower() in ("1", "true")
 
 
-def as_number(name: str, value: Any) -> float:
+def as_number(value: Any) -> float:
+    """What is no number is NaN, which is in no range: the error that says the range says it all."""
     try:
         return float(value)
-    except (TypeError, ValueError):
-        raise InvalidArgument(name, value, "a number") from None
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 READERS: dict[str, tuple[str, Any]] = {

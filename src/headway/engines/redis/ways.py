@@ -15,6 +15,7 @@ import inspect
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from headway.engines.redis.address import bad_port, hosts_of, service_of, unknown_option
 from headway.errors import InvalidArgument
@@ -224,16 +225,15 @@ def ways_to(address: Address) -> list[Way]:
 
 def read_way(shown: str, uri: str) -> Way:
     """The way that a URI of redis-py leads."""
-    from redis.connection import parse_url
-
     kind = {"rediss": "tls", "unix": "unix"}.get(uri.partition("://")[0], "tcp")
     sync, tasks = connections_of(kind)
     try:
-        options: dict[str, Any] = dict(parse_url(uri))  # type: ignore[no-untyped-call]
-    except ValueError as error:
+        options = options_of(uri)
+    except ValueError:
         # Its text may repeat a part of the URI, and that may be a part of the password.
-        if "query" in str(error).lower() or "invalid value" in str(error).lower():
-            raise InvalidArgument("engine", shown, "options with values that redis-py reads") from None
+        if (name := unread_option(uri)) is not None:
+            accepted = f"the option {name!r} a value that redis-py reads"
+            raise InvalidArgument("engine", shown, accepted) from None
         raise bad_port(shown) from None
     options.pop("connection_class", None)
     known = arguments_of(sync) | set(OF_POOLS)
@@ -241,3 +241,25 @@ def read_way(shown: str, uri: str) -> Way:
         if name not in known:
             raise unknown_option(shown, name)
     return Way(sync, tasks, kept(options))
+
+
+def options_of(uri: str) -> dict[str, Any]:
+    """What redis-py reads in a URI."""
+    import redis.connection
+
+    parse: Any = redis.connection.parse_url  # without types
+    return dict(parse(uri))
+
+
+def unread_option(uri: str) -> str | None:
+    """The first option whose value redis-py does not read.
+
+    >>> unread_option("redis://db?db=1&socket_timeout=soon")
+    'socket_timeout'
+    """
+    for name, value in parse_qsl(urlsplit(uri).query):
+        try:
+            options_of(f"redis://?{urlencode({name: value})}")
+        except ValueError:
+            return name
+    return None
