@@ -24,7 +24,7 @@ from hiredis import ReplyError
 from headway.engines.redis.ears import Rejected
 from headway.engines.redis.halts import UNUSED, Halt
 from headway.engines.redis.lanes import MOST, lane_of_threads
-from headway.engines.redis.requests import NOTHING, Call, End, Poll, Renew, Request
+from headway.engines.redis.requests import NOTHING, Call, End, Poll, Renew, Request, Withdraw
 from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import read_numbers
 from headway.errors import EngineUnavailable, HeadwayError
@@ -236,9 +236,9 @@ class Keeper:
                 except EngineUnavailable as error:
                     self.engine.complain(error)
                     self._after = self.engine.clock.now() + self.engine.lease_ns // 3
-                    if not request.doubtful and type(request) is not End:
+                    if not request.doubtful and not isinstance(request, End | Withdraw):
                         # To be asked again. What may have been applied must not be; the lease covers it. An end has
-                        # been posted again: kept here as well, it would be two.
+                        # been posted again: kept here as well, it would be two. So has a place given back.
                         request.done = request.orphan = False
                         request.error = None
                         return

@@ -22,6 +22,7 @@ from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
 from struct import pack
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from redis.exceptions import ConnectionError as Unconnected
 from redis.exceptions import ResponseError as Refused
@@ -296,11 +297,13 @@ class PostWire:
         self.order = threading.RLock()
         self.wire: Wire | None = None
         self.unheard: deque[Any] = deque()
+        # The streams of letters, by account.
+        self.boxes: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
-    def post(self, box: Any, letter: Any) -> None:
+    def post(self, letter: Any) -> None:
         """Write now if that is possible at once; otherwise the keeper will."""
         with self.order:
-            box.line_up(letter, self.unheard)
+            self._box_of(letter).line_up(letter, self.unheard)
         if self.wire is None and self.lock.acquire(blocking=False):
             try:
                 self._borrow()
@@ -321,9 +324,34 @@ class PostWire:
         if self.wire is None and (spare := self.place.spare()) is not None:
             self._take_over(spare)
 
-    def _take_over(self, wire: Wire) -> Wire:
-        for letter in list(self.unheard):
+    def _box_of(self, letter: Any) -> Any:
+        box = self.boxes.get(letter.account)
+        return self.boxes.setdefault(letter.account, letter.new_box()) if box is None else box
+
+    def take_in(self, letter: Any) -> None:
+        """Get one in line that another connection could not deliver; if it may be under way there, under its number."""
+        with self.order:
             letter.written = False
+            if letter.copies:
+                self.unheard.append(letter)
+            else:
+                self._box_of(letter).line_up(letter, self.unheard)
+
+    def _begin_streams(self) -> None:
+        """Whoever is written from now on for the first time is not to overtake what may be on its way twice."""
+        for box in list(self.boxes.values()):
+            box.stream = b""
+
+    def _take_over(self, wire: Wire) -> Wire:
+        with self.order:
+            letters = list(self.unheard)
+            again = any(letter.copies for letter in letters)
+            if again:
+                self._begin_streams()
+            for letter in letters:
+                letter.written = False
+                if again and not letter.copies:
+                    self._box_of(letter).stamp(letter)
         wire.socket.settimeout(0)
         self.wire = wire
         return wire
