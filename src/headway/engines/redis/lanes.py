@@ -193,13 +193,24 @@ class ThreadLane(Lane):
             raise request.error
 
     def _send(self, batch: list[Request]) -> None:
-        if self.account.ends:
-            batch = self.account.take_ends() + batch
-        self.number += 1
-        self.first = 0
-        self.unfinished = batch
-        self._round(batch)
-        self.unfinished = None
+        account = self.account
+        ahead = True
+        while ahead:
+            self.number += 1
+            self.first = 0
+            together: list[Request] = []
+            self.unfinished = together
+            if account.ends:
+                account.take_ends(together)
+            # Who asks anew is to find what it gave back: if that is more than travels with a question, it goes first.
+            ahead = bool(together and account.ends)
+            if not ahead:
+                together += batch
+            self._round(together)
+            self.unfinished = None
+            if ahead and together[0].error is not None:
+                self.fail(batch, together[0].error, sent=False)
+                return
 
     def _finish(self, batch: list[Request]) -> None:
         """Somebody was interrupted, maybe only after everybody had heard."""
@@ -310,10 +321,12 @@ class TaskLane(Lane):
 
     def depart(self) -> None:
         """Send what has gathered."""
-        batch = self.gather()
-        self.crowded = len(batch) > 1
-        if self.account.ends:
-            batch = self.account.take_ends() + batch
+        batch = self.account.take_ends() if self.account.ends else []
+        # As above: if more was given back than travels with a question, that goes first.
+        if not (batch and self.account.ends):
+            asks = self.gather()
+            self.crowded = len(asks) > 1
+            batch += asks
         if not batch:
             self._next()
             return

@@ -36,8 +36,8 @@ class EmbeddedEngine(Engine):
         if not self._moved_in:
             self.tenancy.open(START)
             self._moved_in = True
-            if self.keeper.stopped:  # meanwhile: nobody would leave
-                self.close()
+            if self.keeper.stopped:  # nobody would leave
+                self.close()  # type: ignore[unreachable] # by another thread
                 raise Unreachable("it was closed")
         elif not self.tenancy.revive(self.timeout):
             raise Unreachable("it runs, but does not answer")
