@@ -26,7 +26,7 @@ from redis.exceptions import RedisError
 from headway.clock import SYSTEM
 from headway.engines.redis.account import Account, Talk
 from headway.engines.redis.requests import NOTHING, Echo, Request, phrases
-from headway.engines.redis.wires import TROUBLE, LoopEnded, TaskWire, Wire
+from headway.engines.redis.wires import AT_ONCE, TROUBLE, LoopEnded, TaskWire, Wire
 from headway.errors import EngineUnavailable, HeadwayError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ MOST = 256
 """Requests in one command: a script keeps the server from everybody else."""
 QUICK = 1_000_000
 """Nanoseconds in which a connection is there that is open already."""
-AT_ONCE = (False,)
 REFUSALS = (ReplyError, HeadwayError, RedisError)
 """What the server or we have to say to a command. Whatever else comes is a fault, or comes from a signal's handler (not
 only Ctrl-C: a job that takes too long is often ended so), and says nothing of what has become of the command."""
