@@ -7,6 +7,7 @@ so what it says is compared with the core, one question after the other.
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
@@ -113,3 +114,14 @@ def test_those_who_find_nothing_left_stand_in_their_order(server, name):
     for ask in batch[10:]:
         ask.withdraw()
     assert DENIED not in {ask.verdict for ask in batch}
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("task", [False, True])
+def test_who_asks_anew_finds_all_that_was_given_back(valkey, name, task):
+    """However many do so at once, as when a pause changes: what is given back goes ahead of the questions."""
+    limiter = Limiter(Window(200, per=3600), name=name, engine=valkey.url, engine_timeout=5)
+    for permit in [limiter.acquire() for _ in range(200)]:
+        permit._ask.give_back(again=True)
+    again = asyncio.run(limiter.try_acquire_async(cost=200)) if task else limiter.try_acquire(cost=200)
+    assert again

@@ -263,8 +263,6 @@ def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(eng
                 return True
             return False
 
-        def clear(self): ...
-
         def set(self): ...
 
     before, keeper._wake = keeper._wake, Rounds()

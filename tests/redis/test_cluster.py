@@ -10,7 +10,7 @@ import pytest
 from tests.redis.checks import TIMEOUT, check_verbs, check_wake, short_lease
 from tests.redis.servers import HOST, eventually, make_certificate
 
-from headway import Limiter
+from headway import Limiter, Remote, Window
 from headway.engines.redis import shards
 from headway.engines.redis.cluster import slot_of
 from headway.errors import EngineUnavailable
@@ -152,6 +152,30 @@ def test_a_waiter_whose_slot_is_moved(make_cluster, connect):
     thread.join(30)
     got[0].complete()
     check_wake(engine)
+
+
+@pytest.mark.realtime
+def test_an_end_that_waits_for_a_node_is_not_overtaken_at_another(make_cluster, connect):
+    """Its slot moves before it is written, and its node is gone by then. Others are posted where the slot is now."""
+    cluster = make_cluster(cluster_require_full_coverage="no")
+    engine = connect(short_lease(cluster.url, 2))
+    limit = Window(10, per=60, remote=Remote(max_transit=60))
+    limiter = Limiter(limit, name="late", engine=engine, engine_timeout=TIMEOUT, on_ledger_loss="trust")
+    permits = [limiter.acquire() for _ in range(5)]
+    permits.pop().complete()
+    eventually(lambda: limiter.peek().in_flight == 4, "the first end")
+    posts = engine.place_of(permits[0]._ask.account).posts
+    with posts.lock:
+        permits.pop().complete()
+        eventually(lambda: posts.unheard, "an end that waits")
+        old, _ = move_slot(cluster, "headway:{late}")
+        assert limiter.peek().in_flight == 4
+        for permit in permits:
+            permit.complete()
+        eventually(lambda: limiter.peek().in_flight == 1, "the others")
+        old.kill()
+        posts._hang_up()
+    eventually(lambda: limiter.peek().in_flight == 0, "all ends")
 
 
 @pytest.mark.realtime

@@ -30,9 +30,9 @@ def sides(server):
     """sides(before, after): a limiter for each side of a deploy, as two processes would have them."""
     made = []
 
-    def make(*limits):
-        for limit in limits:
-            engine = Engine(read_address(f"{server.url}?lease={LEASE}"))
+    def make(*limits, leases=()):
+        for limit, lease in zip(limits, leases or [LEASE] * len(limits), strict=True):
+            engine = Engine(read_address(f"{server.url}?lease={lease}"))
             made.append((Limiter(limit, name="deployed", engine=engine, engine_timeout=2), engine))
         return [limiter for limiter, _ in made[-len(limits) :]]
 
@@ -115,6 +115,46 @@ def test_who_gives_up_and_who_dies_hold_nobody_up(sides):
     first_ask.void = True  # and now it goes on
     first_ask.ring()
     first.join().complete()
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("limit", ["1 concurrent", "100/s; 1 concurrent"])
+@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_who_speaks_up_seldom_keeps_what_it_has(sides, limit, called, turn):
+    """A deploy that makes the lease shorter: for the new ones, the old ones are silent for longer than one."""
+    seldom, often = sides(limit, limit, leases=(LEASE, 0.4)[::turn])[::turn]
+    first = often.acquire()
+    if called:
+        waiter = Waiter(seldom, [seldom, often])
+        first.complete()
+        eventually(lambda: waiter.permit, "who is called")
+        held = waiter.permit
+    else:
+        first.complete()
+        held = seldom.acquire()
+    time.sleep(1)
+    assert not often.try_acquire()
+    held.check()
+    held.complete()
+    often.acquire(timeout=WITHIN).complete()
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("turn", [1, -1])
+def test_who_speaks_up_seldom_keeps_its_place(sides, turn):
+    """As above, of who stands in the queue."""
+    seldom, often = sides("1 concurrent", "1 concurrent", leases=(LEASE, 0.4)[::turn])[::turn]
+    first = often.acquire()
+    waiter = Waiter(seldom, [seldom, often])
+    time.sleep(1)
+    second = Waiter(often, [seldom, often])
+    first.complete()
+    eventually(lambda: waiter.permit, "who came first")
+    assert second.permit is None
+    waiter.permit.complete()
+    eventually(lambda: second.permit, "who came later")
+    second.permit.complete()
 
 
 @pytest.mark.realtime

@@ -16,7 +16,7 @@ from hiredis import ReplyError
 from tests.redis.crew import wait_until
 
 from headway import AllOf, Bucket, Concurrency, FixedWindow, Limiter, Remote, Spacing, Window
-from headway.engines.redis.letters import Letter, Letterbox
+from headway.engines.redis.letters import Letter
 from headway.engines.redis.requests import CANCEL, End
 from headway.errors import EngineUnavailable
 
@@ -305,8 +305,8 @@ def test_an_end_that_is_refused_here_and_still_under_way_there_is_applied_once(v
     cancelled, *_ = (limiter.try_acquire()._ask for _ in range(3))
     engine, account = limiter._engine, cancelled.account
     place = engine.place_of(account)
-    letter = Letter(End(cancelled, CANCEL), engine.new_stream())
-    Letterbox(letter.stream).line_up(letter, deque())
+    letter = Letter(End(cancelled, CANCEL))
+    letter.new_box().line_up(letter, deque())
     wire = place.take(0)
     limiter._spec.anchors.clear()  # or it would mostly be refused for its time
     late = letter.payload(wire.ident)
@@ -316,3 +316,48 @@ def test_an_end_that_is_refused_here_and_still_under_way_there_is_applied_once(v
     wire.ask(late)
     place.put_back(wire)
     assert limiter.peek().remaining == 4998
+
+
+@pytest.fixture
+def lasting(make_server):
+    """A server that comes back as it was."""
+    return make_server(appendonly="yes", appendfsync="always")
+
+
+@pytest.mark.parametrize("limit", TEN, ids=kind_of)
+def test_ends_that_were_under_way_when_the_server_restarted_are_applied(lasting, name, limit):
+    """All are written again, and refused, as the script is not known any more. Those that are then said anew must not
+    overtake those of which it is still to be found out what has become."""
+    limiter = Limiter(limit, name=name, engine=lasting.url, engine_timeout=2)
+    first, *permits = (limiter.try_acquire() for _ in range(10))
+    first.cancel()
+    wait_until(lambda: limiter.peek().remaining == 1, "the first")
+    lasting.stop()
+    for permit in permits[:6]:
+        permit.cancel()
+        time.sleep(0.02)  # or they would travel together
+    lasting.kill()
+    lasting.restart()
+    wait_until(lambda: limiter.peek().remaining == 7, "six more", within=3)
+    for permit in permits[6:]:
+        permit.cancel()
+
+
+def test_a_place_given_back_when_the_server_restarted_is_not_called(lasting, name):
+    """As above: it may be a place in the queue that was given back."""
+    limiter = Limiter("1 concurrent", name=name, engine=lasting.url, engine_timeout=2)
+    permit = limiter.acquire()
+
+    async def leave():
+        task = asyncio.create_task(limiter.acquire_async())
+        await asyncio.to_thread(wait_until, lambda: limiter.peek().waiting, "one who waits")
+        lasting.stop()
+        task.cancel()
+        await asyncio.sleep(0.1)
+
+    asyncio.run(leave())
+    lasting.kill()
+    lasting.restart()
+    wait_until(lambda: not limiter.peek().waiting, "nobody who waits", within=3)
+    permit.complete()
+    limiter.acquire(timeout=3).complete()

@@ -12,6 +12,7 @@ import pytest
 from tests.redis.crew import most_in_any, wait_until
 
 from headway import Limiter, Remote, Window
+from headway.engines.redis.requests import COMPLETE, End
 
 pytestmark = pytest.mark.realtime
 
@@ -260,6 +261,40 @@ def test_a_signal_at_any_moment_concerns_nobody_else(valkey, name):
     assert not any(thread.is_alive() for thread in threads)
     assert not outcomes
     limiter.acquire()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a finalizer of redis-py
+def test_a_signal_at_every_moment_of_an_end(valkey, name):
+    """Its handler raises while an end is written: whoever writes next can, and all are heard of."""
+    limit = Window(10_000, per=60, remote=Remote(max_transit=60))
+    limiter = Limiter(limit, name=name, engine=valkey.url, engine_timeout=5)
+    limiter.acquire().complete()
+    chance = random.Random(1)
+    asks = [limiter.acquire() for _ in range(2000)]
+    engine, posts = limiter._engine, limiter._engine.places()[0].posts
+
+    class TooLong(Exception):
+        pass
+
+    def give_up(*_):
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    try:
+        for permit in asks:
+            with contextlib.suppress(TooLong):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 2e-4))
+                    engine.post_now(End(permit._ask, COMPLETE))
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    for permit in asks:
+        permit._end = COMPLETE
+    limiter.acquire().complete()
+    wait_until(lambda: engine.keeper.wake() or not posts.unheard, "an answer to each", within=10)
 
 
 @pytest.mark.parametrize("limit", ["1 concurrent", "100/s burst 2", "50 per 100ms"])

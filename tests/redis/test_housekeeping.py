@@ -42,6 +42,28 @@ def test_streams_of_the_dead_go_although_the_ledger_lives_until_a_certain_day(en
     assert client.pttl(root) > 60_000
 
 
+def test_many_streams_are_looked_through_some_at_a_time(engines, valkey, name):
+    """All keys of a limiter with metrics share a root. To look at each stream of each key in one step would keep the
+    server from everybody else; those of the dead go all the same."""
+    limiter = Limiter({"calls": "1000000/day", "tokens": "1000000/day"}, name=name, engine=engines())
+    client, root = valkey.client(), f"headway:{{{name}}}"
+    limiter.acquire(cost={"calls": 1, "tokens": 1})
+    live = struct.pack("<dd", 0, time.time() * 1e6 + 3600e6)
+    client.hset(root, mapping={f"c{number:016}": live for number in range(20_000)})
+    client.hset(root, mapping={f"c{number:016}": OLD for number in range(20_000, 30_000)})
+    steps = 0
+    while client.hlen(root) > 20_020:
+        assert steps < 20
+        client.config_resetstat()
+        for _ in range(1024):
+            limiter.acquire(cost={"calls": 1, "tokens": 1})
+        calls = client.info("commandstats")
+        assert "cmdstat_hkeys" not in calls
+        assert calls["cmdstat_hget"]["calls"] + calls.get("cmdstat_hdel", {"calls": 0})["calls"] < 16 * 1024
+        steps += 1
+    assert client.hlen(root) >= 20_000
+
+
 def test_grants_that_nobody_asks_after_any_more_go(engines, valkey, name):
     """Where there is no end to be said, who was called by a message says nothing; and the list is never left alone."""
     limiter = Limiter("10/s; 100/s", name=name, engine=engines())

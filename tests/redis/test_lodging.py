@@ -141,3 +141,28 @@ def test_many_threads_start_one(connect, tmp_path):
     for thread in threads:
         thread.join(20)
     assert len(got) == 8
+
+
+@pytest.mark.realtime
+def test_who_asks_while_it_is_closed_does_not_start_it_again(connect, tmp_path):
+    engine = connect(f"embedded://{tmp_path}")
+    limiter = Limiter("1000000/s", name="x", engine=engine, engine_timeout=TIMEOUT)
+    limiter.acquire()
+    errors: list[EngineUnavailable] = []
+
+    def ask():
+        while len(errors) < 20:
+            try:
+                limiter.acquire()
+            except EngineUnavailable as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    engine.close()
+    for thread in threads:
+        thread.join(20)
+    assert len(errors) >= 20
+    with pytest.raises(redis.ConnectionError):
+        server_of(tmp_path)

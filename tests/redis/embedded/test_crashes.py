@@ -39,6 +39,16 @@ def test_every_user_is_killed_and_the_guard_ends_it(home, user):
     assert "bye bye" in (home / "server.log").read_text()
 
 
+def test_the_first_user_is_killed_when_it_has_just_started_the_server(home, user):
+    one = user()
+    one.ask("setattr(tenancy, 'employ', tenancy._employ)")
+    die = "tenancy.employ(lock, command), lock == 'server.lock' and os.kill(os.getpid(), signal.SIGKILL)"
+    one.ask(f"setattr(tenancy, '_employ', lambda lock, command: ({die}))")
+    one.say("enter()")
+    eventually(lambda: starts(home), "a server that has started")
+    assert deserted(home)
+
+
 def test_the_guard_is_killed_too_and_the_next_user_adopts(home, user):
     first = user()
     run = first.ask("enter()")

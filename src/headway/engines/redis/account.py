@@ -383,17 +383,18 @@ class Account:
         by = self.shift - ask.shift
         return self.spec.stretched(by) if by > 0 else int(by * TICK)
 
-    def take_ends(self) -> list[Request]:
+    def take_ends(self, taken: list[Request] | None = None) -> list[Request]:
         """The ends that wait for a question to travel with; those of a ledger that is no more are nobody's. While it is
         found out which one it is, they wait."""
-        taken: list[Request] = []
+        taken = [] if taken is None else taken
         while self.epoch and len(taken) < 64:
             try:
-                request = self.ends.popleft()
+                # In one step: a signal's handler that raises between two would take the end with it.
+                taken.extend(map(deque.popleft, (self.ends,)))
             except IndexError:  # not asked before: another thread may take the last one
                 break
-            if request.epoch == self.epoch:
-                taken.append(request)
+            if taken[-1].epoch != self.epoch:
+                taken.pop()
         return taken
 
     def post(self, request: Request) -> None:

@@ -205,13 +205,13 @@ class NodePosts(PostWire):
 
     def forward(self) -> None:
         with self.lock, self.order:
+            if self.wire is not None:
+                return  # somebody has found a connection meanwhile, and has written them
+            self._begin_streams()
             letters = list(self.unheard)
             self.unheard.clear()
         for letter in letters:
-            letter.written = False
-            posts = self.place.engine.place_of(letter.account).posts
-            with posts.order:
-                posts.unheard.append(letter)
+            self.place.engine.place_of(letter.account).posts.take_in(letter)
 
 
 class AskingPlace(Place):

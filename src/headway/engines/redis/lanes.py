@@ -26,7 +26,7 @@ from redis.exceptions import RedisError
 from headway.clock import SYSTEM
 from headway.engines.redis.account import Account, Talk
 from headway.engines.redis.requests import NOTHING, Echo, Request, phrases
-from headway.engines.redis.wires import TROUBLE, LoopEnded, TaskWire, Wire
+from headway.engines.redis.wires import AT_ONCE, TROUBLE, LoopEnded, TaskWire, Wire
 from headway.errors import EngineUnavailable, HeadwayError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ MOST = 256
 """Requests in one command: a script keeps the server from everybody else."""
 QUICK = 1_000_000
 """Nanoseconds in which a connection is there that is open already."""
-AT_ONCE = (False,)
 REFUSALS = (ReplyError, HeadwayError, RedisError)
 """What the server or we have to say to a command. Whatever else comes is a fault, or comes from a signal's handler (not
 only Ctrl-C: a job that takes too long is often ended so), and says nothing of what has become of the command."""
@@ -193,13 +192,24 @@ class ThreadLane(Lane):
             raise request.error
 
     def _send(self, batch: list[Request]) -> None:
-        if self.account.ends:
-            batch = self.account.take_ends() + batch
-        self.number += 1
-        self.first = 0
-        self.unfinished = batch
-        self._round(batch)
-        self.unfinished = None
+        account = self.account
+        ahead = True
+        while ahead:
+            self.number += 1
+            self.first = 0
+            together: list[Request] = []
+            self.unfinished = together
+            if account.ends:
+                account.take_ends(together)
+            # Who asks anew is to find what it gave back: if that is more than travels with a question, it goes first.
+            ahead = bool(together and account.ends)
+            if not ahead:
+                together += batch
+            self._round(together)
+            self.unfinished = None
+            if ahead and together[0].error is not None:
+                self.fail(batch, together[0].error, sent=False)
+                return
 
     def _finish(self, batch: list[Request]) -> None:
         """Somebody was interrupted, maybe only after everybody had heard."""
@@ -310,10 +320,12 @@ class TaskLane(Lane):
 
     def depart(self) -> None:
         """Send what has gathered."""
-        batch = self.gather()
-        self.crowded = len(batch) > 1
-        if self.account.ends:
-            batch = self.account.take_ends() + batch
+        batch = self.account.take_ends() if self.account.ends else []
+        # As above: if more was given back than travels with a question, that goes first.
+        if not (batch and self.account.ends):
+            asks = self.gather()
+            self.crowded = len(asks) > 1
+            batch += asks
         if not batch:
             self._next()
             return

@@ -16,6 +16,7 @@ from headway.engines.redis.words import HEAD
 
 if TYPE_CHECKING:
     from headway.engines.redis.account import Account
+    from headway.engines.redis.engine import Engine
     from headway.engines.redis.requests import Request
 
 log = logging.getLogger("headway")
@@ -26,10 +27,10 @@ class Letter:
 
     __slots__ = ("copies", "first", "number", "request", "stream", "written")
 
-    def __init__(self, request: Request, stream: bytes) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = request
-        self.stream = stream
         # Given when it gets in line.
+        self.stream = b""
         self.number = 0
         self.written = False
         # How often it was written, and when that was first.
@@ -51,6 +52,10 @@ class Letter:
     def account(self) -> Account:
         return self.request.account
 
+    def new_box(self) -> Letterbox:
+        """For the first letter of its account on a line."""
+        return Letterbox(self.account.spec.engine)
+
     def answered(self, reply: Any) -> None:
         """An answer came: mostly it says nothing. If the ledger was lost, what ends here is not known there any more;
         if only the script was, or something has to be cleared up first, it is asked for like everything else."""
@@ -69,23 +74,37 @@ class Letter:
     def _again(self) -> None:
         """This copy was refused. One on another connection may still be under way, and must not be the second one that
         is applied: so if there is one, it has to be found out first what becomes of it."""
-        engine = self.account.spec.engine
+        engine, request = self.account.spec.engine, self.request
         if self.copies == 1:
-            engine.ask_later(self.request)
+            # It may have been asked for before, with a question that failed.
+            request.done = request.orphan = request.doubtful = False
+            request.error = None
+            engine.ask_later(request)
         else:
-            engine.keeper.clear_up(Doubt(self.account, [self.request], self.stream, self.number, self.first))
+            engine.keeper.clear_up(Doubt(self.account, [request], self.stream, self.number, self.first))
 
 
 class Letterbox:
-    """The stream of one account's letters."""
+    """The stream of one account's letters on one line.
 
-    __slots__ = ("number", "stream")
+    What has been written on a connection that failed is written again under its old number, and may have to be asked
+    after by it. A later number that is applied meanwhile would make it nobody's: so who comes later, and who was not
+    yet written, travels in another stream.
+    """
 
-    def __init__(self, stream: bytes) -> None:
-        self.stream = stream
+    __slots__ = ("engine", "number", "stream")
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        # Given when it is needed.
+        self.stream = b""
         self.number = 0
 
     def line_up(self, letter: Letter, line: deque[Letter]) -> None:
         """Under the line's lock: it has the order of the numbers."""
-        self.number = letter.number = self.number + 1
+        self.stamp(letter)
         line.append(letter)
+
+    def stamp(self, letter: Letter) -> None:
+        letter.stream = self.stream = self.stream or self.engine.new_stream()
+        self.number = letter.number = self.number + 1

@@ -31,9 +31,14 @@ class EmbeddedEngine(Engine):
 
     def prepare(self) -> None:
         """Be a user of a server that lives."""
+        if self.keeper.stopped:
+            raise Unreachable("it was closed")
         if not self._moved_in:
             self.tenancy.open(START)
             self._moved_in = True
+            if self.keeper.stopped:  # nobody would leave
+                self.close()  # type: ignore[unreachable] # by another thread
+                raise Unreachable("it was closed")
         elif not self.tenancy.revive(self.timeout):
             raise Unreachable("it runs, but does not answer")
 

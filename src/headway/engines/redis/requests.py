@@ -342,6 +342,11 @@ class Withdraw(Request):
         Request.__init__(self, ask.account, numbers(words.WITHDRAW, ask.ticket, *ask.costs))
         self.epoch = ask.epoch
 
+    def unheard(self) -> None:
+        # As above: its place would be called, and what it is given held for nobody.
+        self.orphan = False
+        self.account.spec.engine.post_now(self)
+
 
 class Poll(Request):
     """What has become of those who stand; also a sign of life, and a look at pauses and losses."""

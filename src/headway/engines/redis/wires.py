@@ -16,12 +16,13 @@ import asyncio
 import ssl
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
 from struct import pack
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from hiredis import ProtocolError
 from redis.exceptions import ConnectionError as Unconnected
@@ -44,6 +45,7 @@ BUSY = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWrit
 ROOM = 16384
 """Bytes to read an answer into; a longer one comes in parts."""
 NEVER = float("inf")
+AT_ONCE = (False,)
 
 WHO = command(b"INFO", b"server") + command(b"INFO", b"replication")
 
@@ -304,34 +306,70 @@ class PostWire:
         self.order = threading.RLock()
         self.wire: Wire | None = None
         self.unheard: deque[Any] = deque()
+        # The streams of letters, by account.
+        self.boxes: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
-    def post(self, box: Any, letter: Any) -> None:
+    def post(self, letter: Any) -> None:
         """Write now if that is possible at once; otherwise the keeper will."""
         with self.order:
-            box.line_up(letter, self.unheard)
-        if self.wire is None and self.lock.acquire(blocking=False):
-            try:
-                self._borrow()
-            finally:
-                self.lock.release()
+            self._box_of(letter).line_up(letter, self.unheard)
+        if self.wire is None:
+            self._if_free(self._borrow)
         # Who finds the lock taken leaves its letter to who has it, and that one looks again after giving it back.
-        while self.wire is not None and self._unwritten() and self.lock.acquire(blocking=False):
-            try:
-                if not self._write():
-                    break
-            except TROUBLE:
-                self._hang_up()
-            finally:
+        while self.wire is not None and self._unwritten() and self._if_free(self._write):
+            pass
+
+    def _if_free(self, do: Callable[[], bool]) -> bool:
+        """Do it, unless somebody is about it; whether it was done."""
+        # Whether we have the lock is noted by the call that takes it: a signal's handler may raise right after it.
+        mine: list[bool] = []
+        try:
+            mine.extend(map(self.lock.acquire, AT_ONCE))
+            return mine[0] and do()
+        except BaseException as error:
+            if mine and mine[0]:
+                self._hang_up()  # nobody knows what was written
+            if not isinstance(error, TROUBLE):
+                raise
+            return False
+        finally:
+            if mine and mine[0]:
                 self.lock.release()
 
-    def _borrow(self) -> None:
+    def _borrow(self) -> bool:
         """Opening a connection may take long, but a thread has mostly put one back by now."""
         if self.wire is None and (spare := self.place.spare()) is not None:
             self._take_over(spare)
+        return self.wire is not None
+
+    def _box_of(self, letter: Any) -> Any:
+        box = self.boxes.get(letter.account)
+        return self.boxes.setdefault(letter.account, letter.new_box()) if box is None else box
+
+    def take_in(self, letter: Any) -> None:
+        """Get one in line that another connection could not deliver; if it may be under way there, under its number."""
+        with self.order:
+            letter.written = False
+            if letter.copies:
+                self.unheard.append(letter)
+            else:
+                self._box_of(letter).line_up(letter, self.unheard)
+
+    def _begin_streams(self) -> None:
+        """Whoever is written from now on for the first time is not to overtake what may be on its way twice."""
+        for box in list(self.boxes.values()):
+            box.stream = b""
 
     def _take_over(self, wire: Wire) -> Wire:
-        for letter in list(self.unheard):
-            letter.written = False
+        with self.order:
+            letters = list(self.unheard)
+            again = any(letter.copies for letter in letters)
+            if again:
+                self._begin_streams()
+            for letter in letters:
+                letter.written = False
+                if again and not letter.copies:
+                    self._box_of(letter).stamp(letter)
         wire.socket.settimeout(0)
         self.wire = wire
         return wire
@@ -352,12 +390,13 @@ class PostWire:
         for letter in list(self.unheard):
             if not letter.written:
                 payload = letter.payload(wire.ident)
+                letter.copies += 1
                 try:
                     sent = wire.socket.send(payload)
                 except BUSY:
+                    letter.copies -= 1
                     return False
                 letter.written = True
-                letter.copies += 1
                 if sent < len(payload):
                     wire.socket.settimeout(self.place.engine.timeout)
                     wire.socket.sendall(payload[sent:])

@@ -140,6 +140,9 @@ local function open(i, key, value, others, foreign_rules)
     id = key .. ':' .. i, key = key, index = i, record = record, kind = kinds[kind],
     rule = kinds[kind].rule(capacity, a, b, c, d, e, f), foreign = foreign,
   }
+  if ledger.rule.lease then
+    ledger.rule.lease = math.max(ledger.rule.lease, lease) -- who holds speaks up by its own, whichever rule governs
+  end
   ledger.kind.open(ledger, state, from)
   if ledger.kind.knows and not ledger.kind.knows(ledger, now) then
     trouble = EDGES

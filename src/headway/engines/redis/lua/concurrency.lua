@@ -1,5 +1,6 @@
 -- Port of core/concurrency.py: at most n at the same time, each until its hand-back or the end of its lease. The lease is
--- the ledger's and not the rule's: under a newer rule, those who are out rely on what they were told.
+-- the ledger's and not the rule's: under a newer rule, those who are out rely on what they were told. It is the longest of
+-- those who hold: each process speaks up three times in the lease that its own address names.
 
 local concurrency = {
   held = true, rule = 0, open = 0, state = 0, advance = 0, wait = 0, exact = 0, take = 0, complete = 0, reset_after = 0,
@@ -58,7 +59,7 @@ local function note(ledger, at, cost)
 end
 
 function concurrency.take(ledger, at, cost)
-  if ledger.out.total == 0 then
+  if ledger.out.total == 0 or ledger.lease < ledger.rule.lease then
     ledger.lease = ledger.rule.lease
   end
   return note(ledger, at, cost)

@@ -4,7 +4,7 @@
 --          the ledgers: s<i>, and a<i>, how many of its permits were abandoned; KEYS[2..]: one hash per metric's ledger.
 --          All share the root's hash tag, as do the lists beside them: <key>:c<i> and :o<i> (runs of a window), <root>:q
 --          (who waits; h<process and ticket> in the root is the time that one of them was told), <root>:g (granted, not
---          yet heard of).
+--          yet heard of). p<process> in the root is when one was heard of last, and its lease.
 -- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream,
 --          least sequence number expected, lease, generation of the limits, number of rules, sharded channels or not
 -- ARGV[2]  the stream: 12 characters for the process, 4 for which of its streams
@@ -93,10 +93,15 @@ local function prolong(ticks)
     i = i + 1
   end
   if call('HLEN', root) > 64 then
-    for _, field in ipairs(call('HKEYS', root)) do
+    -- Some of them each time: all keys of a limiter with metrics share a root, and there may be a hundred thousand. More
+    -- than have come since the last time, so that they do not gather; z is where to go on.
+    local found = call('HSCAN', root, call('HGET', root, 'z') or '0', 'COUNT', 2500)
+    call('HSET', root, 'z', found[1])
+    for i = 1, #found[2], 2 do
+      local field, value = found[2][i], found[2][i + 1]
       local what = string.sub(field, 1, 1)
       if what == 'c' or what == 'p' or what == 'h' then
-        local when = unpack_from('<d', call('HGET', root, field), what == 'c' and 9 or 1)
+        local when = unpack_from('<d', value, what == 'c' and 9 or 1)
         if when < now - 5 * GRACE then
           call('HDEL', root, field)
         end

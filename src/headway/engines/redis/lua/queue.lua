@@ -14,14 +14,15 @@
   -- When those who stay were found to be ready, by process and ticket.
   local times = {}
 
-  -- Whether a process still asks after its tickets: one that crashed does not.
+  -- The lease by which a process asks after its tickets, or false if it does not any more: one that crashed does not.
   local function lives(of)
     if of == process then
-      return true
+      return lease
     end
     if seen[of] == nil then
-      local when = call('HGET', root, 'p' .. of)
-      seen[of] = when and unpack_from('<d', when) >= now - lease or false
+      local sign = call('HGET', root, 'p' .. of)
+      local its = sign and #sign > 8 and unpack_from('<d', sign, 9) or lease
+      seen[of] = sign and unpack_from('<d', sign) >= now - its and its or false
     end
     return seen[of]
   end
@@ -105,11 +106,16 @@
           end
           waiting = waiting - 1
           if not gone then
-            local marks = {}
+            local marks, its = {}, lives(of)
+            for _, ledger in pairs(mine) do
+              if ledger.rule.lease then
+                ledger.rule.lease = math.max(ledger.rule.lease, its)
+              end
+            end
             take(mine, costs, 0, slot, marks)
             local granted = pack('<dd' .. string.rep('d', #marks), now, slot, unpack(marks))
             call('HSET', root .. ':g', string.sub(entry, 1, 20), granted)
-            call('PEXPIRE', root .. ':g', math.ceil((4 * lease + slot - now) / 1000) + 1)
+            call('PEXPIRE', root .. ':g', math.ceil((4 * math.max(lease, its) + slot - now) / 1000) + 1)
             tell(of, string.sub(entry, 13, 20) .. pack('<d', #marks) .. epoch .. granted .. root)
           end
         else

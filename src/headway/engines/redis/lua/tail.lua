@@ -42,7 +42,7 @@ local meta = pack('<dddddddddd', FORMAT, seq, now, quarantined, paused, expires,
   .. epoch .. served_by
 if can_queue then
   values[#values + 1] = 'p' .. string.sub(stream, 1, 12)
-  values[#values + 1] = pack('<d', now)
+  values[#values + 1] = pack('<dd', now, lease)
 end
 call('HSET', root, 'm', meta, 'c' .. stream, pack('<dd', number, now) .. answer, unpack(values))
 if not stored[1] then
