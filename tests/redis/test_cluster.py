@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined"
 """A cluster: ledgers are found by their slots, and found again when slots move and nodes die."""
 
 import asyncio

@@ -240,8 +240,10 @@ class Keeper:
                 self.engine.complain(error)
                 if self.engine.moved(doubt.account, error) is not None or self.engine.out_of_order(error):
                     return
-            except (HeadwayError, *TROUBLE, RuntimeError, ValueError) as error:
+            except HeadwayError as error:
                 log.warning("the keeper of %s could not clear up: %s", self.engine.address, error)
+            except Exception:  # whatever it is, it must not be in the way of all others
+                log.exception("the keeper of %s could not clear up, and goes on", self.engine.address)
             self.doubts.popleft()
 
     def _run_errands(self) -> None:

@@ -102,7 +102,8 @@ local function prolong(ticks)
       local what = string.sub(field, 1, 1)
       if what == 'c' or what == 'p' or what == 'h' then
         local when = unpack_from('<d', value, what == 'c' and 9 or 1)
-        if when < now - 5 * GRACE then
+        local of = what == 'p' and select(2, unpack_from('<dd', value)) or 0
+        if when < now - math.max(5 * GRACE, of) then
           call('HDEL', root, field)
         end
       end
