@@ -268,7 +268,7 @@ class FleetLimiter(FleetDesk):
         # A copy that is made of it elsewhere says what this one says: the newest governs.
         self._options["limit"] = limit
         # Who waits may be served under the new limit, or never.
-        for account in list(self._spec.accounts.values()):
+        for account in self._spec.everybody():
             account.visited = 0
         self._engine.keeper.wake()
 
@@ -279,7 +279,7 @@ class FleetLimiter(FleetDesk):
         spec, own, instead = self._spec, Limiter.stats(self), self._standby.stats()
         if instead is not None:
             own = Stats(*(getattr(own, part.name) + getattr(instead, part.name) for part in fields(Stats)))
-        return replace(own, waiting=len(spec.waiters) + own.waiting, keys=len(spec.accounts))
+        return replace(own, waiting=len(spec.waiters) + own.waiting, keys=spec.known())
 
     def close(self) -> None:
         self._spec.close()

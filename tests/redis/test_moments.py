@@ -73,24 +73,6 @@ def test_connections_are_given_up_while_others_take_them(valkey, connect):
     Place.renounce(place, ConnectionError("cut"))
 
 
-def test_accounts_are_tidied_by_two_threads_at_once(valkey, name, monkeypatch):
-    limiter = Limiter("10/s", name=name, engine=valkey.url)
-    spec = limiter._spec
-    account = spec.account(("key",))
-
-    class Shared(dict):
-        """Another thread tidies right after we have looked what is there."""
-
-        def items(self):
-            items = list(dict.items(self))
-            self.clear()
-            return items
-
-    monkeypatch.setattr(spec, "accounts", Shared({("key",): account}))
-    spec.tidy()
-    assert not spec.accounts
-
-
 @pytest.mark.parametrize("thread", ["headway keeper", "headway listener"])
 def test_a_process_that_may_have_no_more_threads_goes_on(valkey, name, monkeypatch, thread):
     limiter = Limiter("10 concurrent", name=name, engine=f"{valkey.url}?lease=0.6", engine_timeout=2)

@@ -59,15 +59,15 @@ cdef class Terms:
 
 cdef class Account:
     cdef public Terms spec
-    cdef public object halt, key, lanes, task_lane, standing, sleepers, leases, rules, script, ends
-    cdef public tuple keys, front
+    cdef public object box, halt, key, lanes, task_lane, standing, sleepers, leases, rules, script, spare, ends
+    cdef public tuple keys, front, whose
     cdef public bytes epoch, ident, opening, over, reopening, packed, text
     cdef public dict framed
     cdef public list leased
     cdef public double halted, seq, shift, waiting
-    cdef public long long allowance_ns, expires, heard, visited
+    cdef public long long allowance_ns, expires, heard, seen, visited
     cdef public Py_ssize_t parts, width
-    cdef public bint can_queue, held, restless, walled
+    cdef public bint can_queue, held, reduced, restless, shelved, walled
     cdef object __weakref__
 
     @cython.locals(spec=Terms, known=cython.bint, said=list, middle=bytes, anchor=Anchor, low=cython.double, high=cython.double, seq=cython.double)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Generator
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headway.core.window import WindowRule
@@ -46,6 +47,9 @@ log = logging.getLogger("headway")
 Flow = Generator[bytes, Any, None]
 
 HEAD_SIZE = HEAD.size
+MEMORY = Struct("<24sdddqq")
+"""What is left of an account that is not used: epoch, sequence number, shift, the end of a pause, until when the ledger
+lives, and when it was heard of."""
 SIZES = tuple(b"$%d\r\n" % size for size in range(512))
 """What stands before an argument of the Redis protocol, by its length."""
 ATTEMPTS = 12
@@ -109,6 +113,7 @@ class Account:
     __slots__ = (
         "__weakref__",
         "allowance_ns",
+        "box",
         "can_queue",
         "ends",
         "epoch",
@@ -129,13 +134,17 @@ class Account:
         "over",
         "packed",
         "parts",
+        "reduced",
         "reopening",
         "restless",
         "rules",
         "script",
+        "seen",
         "seq",
+        "shelved",
         "shift",
         "sleepers",
+        "spare",
         "spec",
         "standing",
         "task_lane",
@@ -143,6 +152,7 @@ class Account:
         "visited",
         "waiting",
         "walled",
+        "whose",
         "width",
     )
 
@@ -164,6 +174,12 @@ class Account:
         self.ident = b""
         # The sum of all by which promised slots were moved.
         self.shift = 0.0
+        # By which keys its limiter knows it; when it was seen to be unused, if it was not used since (0: it was);
+        # whether it is not among its limiter's accounts any more, as it was idle; and whether it was so before and is
+        # known on the shelf (`Spec.move_hand`).
+        self.whose: tuple[str | None, ...] = ()
+        self.seen = 0
+        self.reduced = self.shelved = False
         self.begin()
         self.renew(rules)
 
@@ -180,6 +196,9 @@ class Account:
         self.ends: deque[Request] = deque()
         # How many stood in its queue when it was heard of last.
         self.waiting = 0.0
+        # The streams that the one before it had, if it was reduced: of commands, and of letters.
+        self.spare: list[bytes] | None = None
+        self.box: Any = None
 
     def renew(self, rules: tuple[Any, ...]) -> None:
         """Go by these rules from now on; those of a key may be of other kinds than its limiter's."""
@@ -271,7 +290,7 @@ class Account:
             return b"".join((self.opening, head, middle, SIZES[len(said[0])], said[0], b"\r\n"))
         return b"*%d%b%b%b%b" % (self.parts + len(said), self.reopening, head, middle, framed(*said))
 
-    def hear(self, talk: Talk) -> None:
+    def hear(self, talk: Talk) -> None:  # noqa: C901 - one branch for each thing that may have changed
         """Remember how the ledger stands."""
         if talk.heard_epoch != self.epoch:
             if self.epoch:
@@ -296,6 +315,34 @@ class Account:
                 if self.counted(sleeper):
                     self.recall(sleeper)
                 sleeper.ring()
+        if self.reduced:
+            self.spec.pass_on(self)
+
+    def hear_from(self, other: Account) -> None:
+        """What another one of the same ledgers has heard, which was reduced while somebody still used it."""
+        if other.epoch != self.epoch:
+            if not other.epoch or other.heard < self.heard:
+                return
+            if self.epoch:
+                self.forget_promises(other.epoch)
+            self.epoch = other.epoch
+            self.seq = other.seq
+        elif other.seq > self.seq:
+            self.seq = other.seq
+        if other.heard >= self.heard:
+            self.heard, self.expires, self.ident = other.heard, other.expires, other.ident
+
+    def remember(self) -> bytes:
+        """What has to be known of the ledger to notice its loss."""
+        numbers = (self.seq, self.shift, self.halted, self.expires, self.heard)
+        return MEMORY.pack(self.epoch, *numbers)
+
+    def recollect(self, memory: bytes, ident: bytes) -> None:
+        """Go on where another one was when it was reduced."""
+        epoch, self.seq, self.shift, self.halted, self.expires, self.heard = MEMORY.unpack_from(memory)
+        self.epoch = epoch if self.expires else b""  # never heard of
+        self.ident = ident
+        self.shelved = True
 
     def hear_of_pause(self, talk: Talk) -> None:
         """Until when the limiter is paused; it may be sooner or later than was said."""
@@ -310,6 +357,8 @@ class Account:
         """A script may have ended in the midst of its work: what the ledger says of itself is not to be believed. It is
         refused as one that was lost, since no sequence number is as high as what is expected now."""
         self.seq = words.NEVER
+        if self.reduced:
+            self.spec.pass_on(self)
 
     def forget_promises(self, epoch: bytes) -> None:
         """The ledger began anew: what it had promised is void, and whoever waits has to ask again. Not who stands or

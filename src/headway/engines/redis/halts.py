@@ -96,7 +96,7 @@ class Halt:
         lifted = ends < self._ends and now < self._ends
         self._ends = ends
         self.until = received + self.spec.stretched(pause) if pause > 0 else 0
-        for account in list(self.spec.accounts.values()):
+        for account in self.spec.everybody():
             if account.halt is self:
                 account.heed(lifted)
         self.spec.engine.keeper.wake()

@@ -51,7 +51,7 @@ class Lane:
     def __init__(self, account: Account) -> None:
         self.account = account
         self.engine = account.spec.engine
-        self.stream = self.engine.new_stream()
+        self.stream = spare_stream(account) or self.engine.new_stream()
         # Above all that a stream of this name may have had before.
         self.number = SYSTEM.now() // 1000
         # When the command under way was sent first, once it has been.
@@ -65,6 +65,8 @@ class Lane:
         return [request for request in batch if not request.orphan]
 
     def talk(self, batch: list[Request], ident: bytes) -> Talk:
+        if not self.stream:
+            self.stream = self.engine.new_stream()  # it was retired while somebody was about to use it
         said = phrases(batch, self.engine.tickets)
         return Talk(self.account, batch, said, self.stream, self.number, ident, self.timeout_ns, self.first)
 
@@ -155,6 +157,19 @@ class ThreadLane(Lane):
     @property
     def busy(self) -> bool:
         return self.lock.locked()
+
+    def retire(self) -> bytes | None:
+        """Give its stream away, for a lane that comes later; None if it is used."""
+        mine: list[bool] = []
+        try:
+            mine.extend(map(self.lock.acquire, AT_ONCE))
+            if not mine[0] or self.queue or self.unfinished is not None:
+                return None
+            stream, self.stream = self.stream, b""
+            return stream
+        finally:
+            if mine and mine[0]:
+                self.lock.release()
 
     def ask(self, request: Request) -> None:
         """Send it, alone or with others, and wait for its answer."""
@@ -300,6 +315,16 @@ class TaskLane(Lane):
         self.deadline = 0.0
         # The task that deals with what is not usual.
         self.slow: asyncio.Task[None] | None = None
+
+    def retire(self) -> bytes | None:
+        """Give its stream away; None if it is used. In another thread than its loop's nobody can tell whether it is
+        about to be used: then it keeps its stream, and its ledger will get another one."""
+        if self.busy or self.queue:
+            return None
+        if self.loop is not asyncio._get_running_loop() and not self.loop.is_closed():
+            return b""
+        stream, self.stream = self.stream, b""
+        return stream
 
     def ask(self, request: Request) -> asyncio.Future[None]:
         """Send it, alone or with others; what is returned is done when its answer is there."""
@@ -488,11 +513,44 @@ def lane_of_tasks(account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane
     if lane is None or lane.loop is not loop:
         lane = account.lanes.get(id(loop))
         if lane is None or lane.loop is not loop:
-            for name, old in list(account.lanes.items()):
-                if name is not None and old.loop.is_closed() and account.lanes.pop(name, None) is not None:
-                    old.leave()
+            leave_closed(account)
             halt = account.halt
             lane = TaskLane(account, loop) if halt is None else halt.task_lane(account, loop)
             account.lanes[id(loop)] = lane
         account.task_lane = lane
     return lane
+
+
+def leave_closed(account: Account) -> None:
+    """Part with the lanes of loops that were closed."""
+    for name, old in list(account.lanes.items()):
+        if name is not None and old.loop.is_closed() and account.lanes.pop(name, None) is not None:
+            old.leave()
+
+
+def spare_stream(account: Account) -> bytes:
+    """A stream that the ledger knows already and nobody uses, if there is one: a ledger keeps each for a while."""
+    try:
+        return account.spare.pop() if account.spare else b""
+    except IndexError:  # another thread took the last one
+        return b""
+
+
+def retire(account: Account) -> list[bytes] | None:
+    """Close the lanes of an account; returns the streams that nobody uses now. None if somebody uses the account."""
+    engine = account.spec.engine
+    if account.busy or account.ends or account in engine.keeper.accounts or account in engine.deferred:
+        return None
+    lanes = list(account.lanes.values())
+    if any(lane.busy for lane in lanes):
+        return None
+    streams = [*(account.spare or ())]
+    for lane in lanes:
+        stream = lane.retire()
+        if stream is None:
+            return None
+        if stream:
+            streams.append(stream)
+    # They refer to it, as it does to them; without this it would be there until the collector comes.
+    account.lanes, account.task_lane, account.spare = {}, None, None
+    return streams

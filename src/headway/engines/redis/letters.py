@@ -53,8 +53,10 @@ class Letter:
         return self.request.account
 
     def new_box(self) -> Letterbox:
-        """For the first letter of its account on a line."""
-        return Letterbox(self.account.spec.engine)
+        """For the first letter of its account on a line; that of the account before it, if that one was reduced."""
+        account = self.account
+        box, account.box = account.box, None
+        return box or Letterbox(account.spec.engine)
 
     def answered(self, reply: Any) -> None:
         """An answer came: mostly it says nothing. If the ledger was lost, what ends here is not known there any more;

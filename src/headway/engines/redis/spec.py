@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from headway.core.ledger import Rule
 from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
 from headway.engines.redis import words
-from headway.engines.redis.account import Account, Anchor, Terms
+from headway.engines.redis.account import MEMORY, Account, Anchor, Terms
 from headway.engines.redis.halts import Halt
+from headway.engines.redis.lanes import leave_closed, retire
 from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, Script, book_script
 from headway.engines.redis.words import TICK
 from headway.errors import Closed
@@ -31,8 +33,19 @@ if TYPE_CHECKING:
 specs: weakref.WeakSet[Spec] = weakref.WeakSet()
 
 MARGIN = 1.05
-MOST_ACCOUNTS = 4096
-"""Accounts that are kept before those of ledgers that have expired are looked for."""
+BATCH = 32
+"""Accounts that one call looks at, at most, to find those that nobody uses; and as many that were found before."""
+SLOWEST = 64
+"""Calls until some are looked at again, when few were found."""
+IDLE = 2_000_000_000
+"""Nanoseconds without use after which an account is reduced to what has to be known of its ledger."""
+
+MOST_STREAMS, STREAM = 4, 16
+"""How many streams are kept for an account that is not used, and the length of a name."""
+
+Keys = tuple[str | None, ...]
+Memory = tuple[bytes, bytes, Any]
+"""What `Account.remember` says and the names of its streams; who answered last; and the box of its letters."""
 
 
 class Spec(Terms):
@@ -69,8 +82,18 @@ class Spec(Terms):
         self.on_loss = on_loss
         self.max_quarantine = None if max_quarantine_ns is None else max_quarantine_ns // TICK
         self.tell = tell
-        self.accounts: dict[Any, Account] = {}
-        self.room_for = MOST_ACCOUNTS
+        # Of each key that was used and whose ledger may still be there: the account, or what is left of it. A hand goes
+        # over all that have accounts (ring), and another over all that were reduced once (shelf), whether they have an
+        # account now or not. Those that were reduced while somebody still had them are strays.
+        self.accounts: dict[Keys, Account] = {}
+        self.memories: dict[Keys, Memory] = {}
+        self.ring: list[Keys] = []
+        self.shelf: list[Keys] = []
+        self.hand = self.other_hand = 0
+        self.pace = self.countdown = SLOWEST
+        self._strays: weakref.WeakSet[Account] = weakref.WeakSet()
+        # Who moves from one to the other has it. The collector may come meanwhile, and end somebody.
+        self._lock = threading.RLock()
         # Who waits for a permit, whatever the key and the way to wait; and whether nobody is let in any more.
         self.waiters: set[Ask] = set()
         self.usual = None
@@ -89,7 +112,8 @@ class Spec(Terms):
         self.waiters.clear()
         if self.halt is not None:
             self.halt.begin()
-        for account in list(self.accounts.values()):
+        self._lock = threading.RLock()
+        for account in self.everybody():
             account.begin()
 
     def check_open(self) -> None:
@@ -101,7 +125,7 @@ class Spec(Terms):
         self.closed = True
         self.usual = None
         asks = set(self.waiters)
-        for account in list(self.accounts.values()):
+        for account in self.everybody():
             asks.update(account.standing.values(), account.sleepers)
         for ask in asks:
             # Whoever's question is on its way looks whether we are closed when the answer is there.
@@ -126,8 +150,8 @@ class Spec(Terms):
         self._renew()
 
     def _renew(self) -> None:
-        for keys, account in list(self.accounts.items()):
-            account.renew(self.rules_of(keys))
+        for account in self.everybody():
+            account.renew(self.rules_of(account.whose))
 
     def rules_of(self, keys: tuple[str | None, ...]) -> tuple[Rule, ...]:
         """The rules of a key, or of a combination of keys: some may have one of their own."""
@@ -158,30 +182,144 @@ class Spec(Terms):
         slack = [rule.allowance * TICK for rule in rules if isinstance(rule, SpacingRule) and rule.strict]
         return int(min([self.lease_ns, *slack]) * (1 - self.drift))
 
-    def account(self, keys: tuple[str | None, ...]) -> Account:
+    def account(self, keys: Keys) -> Account:
         """The account of a key, or of a combination of keys where the limiter has metrics."""
+        # First: what is found then is not looked at by this call.
+        self.countdown -= 1
+        if self.countdown <= 0:
+            self.move_hand()
         found = self.accounts.get(keys)
         if found is None:
-            if len(self.accounts) >= self.room_for:
-                self.tidy()
-            found = self.accounts.setdefault(
-                keys, Account(self, self.places(keys), keys[0], self.rules_of(keys))
-            )
+            found = self._open(keys)
+        found.seen = 0
         return found
 
-    def tidy(self) -> None:
-        """Forget the accounts of ledgers that may be gone by now."""
-        now = self.clock.now()
-        for keys, account in list(self.accounts.items()):
-            if account.expires < now and not account.busy and not account.lanes_busy():
-                self.accounts.pop(keys, None)  # two threads may do this at once
-        self.usual = None
-        self.room_for = max(MOST_ACCOUNTS, 2 * len(self.accounts))
+    def _open(self, keys: Keys) -> Account:
+        """An account for a key that has none: a new one, or one that knows what was known when it was reduced."""
+        account = Account(self, self.places(keys), keys[0], self.rules_of(keys))
+        account.whose = keys
+        with self._lock:
+            # In an order in which nothing is forgotten if a signal's handler raises.
+            memory = self.memories.get(keys)
+            if memory is not None:
+                self._recollect(account, memory)
+            if keys not in self.accounts:
+                self.ring.append(keys)
+                self.countdown -= SLOWEST // (BATCH // 4)
+            found = self.accounts.setdefault(keys, account)
+            self.memories.pop(keys, None)
+        return found
+
+    def _recollect(self, account: Account, memory: Memory) -> None:
+        known, ident, box = memory
+        account.recollect(known, ident)
+        names, process = known[MEMORY.size :], self.engine.process
+        # In a forked child, those of its parent are not its own.
+        if names.startswith(process):
+            account.spare = [names[at : at + STREAM] for at in range(0, len(names), STREAM)]
+        if box is not None and box.stream.startswith(process):
+            account.box = box
+
+    # -- idle accounts -----------------------------------------------------------------------------------
+
+    def move_hand(self) -> None:
+        """Look at some keys: reduce those that nobody uses to what has to be known of their ledgers, and forget those
+        whose ledgers may be gone by now."""
+        with self._lock:
+            now, found = self.clock.now(), 0
+            for _ in range(min(BATCH, len(self.ring))):
+                self.hand %= len(self.ring)
+                account = self.accounts.get(self.ring[self.hand])
+                if account is None or self._reduce(account, now):
+                    take_out(self.ring, self.hand)
+                    found += 1
+                else:
+                    self.hand += 1
+            for _ in range(min(BATCH, len(self.shelf))):
+                self.other_hand %= len(self.shelf)
+                keys = self.shelf[self.other_hand]
+                memory = self.memories.get(keys)
+                if keys in self.accounts or (memory is not None and expiry_of(memory) > now):
+                    self.other_hand += 1
+                else:
+                    take_out(self.shelf, self.other_hand)
+                    self.memories.pop(keys, None)
+                    found += 1
+            self.pace = 1 if found > BATCH // 4 else min(2 * self.pace, SLOWEST)
+            self.countdown = self.pace
+
+    def _reduce(self, account: Account, now: int) -> bool:
+        """Whether nobody has used it for a while, so that it is none of our accounts any more.
+
+        A thread may have got it just before, and use it nonetheless: a stray. That is as good as another process. Its
+        lanes have streams of their own; what it hears, its successor is told (`pass_on`); the rules, pauses and the end
+        of the limiter it is told as all are (`everybody`). An end of a permit that was taken here travels with the
+        successor's questions (`successor`), and if that knows of another ledger, alone; so do its letters, doubts and
+        errands that are still under way.
+        """
+        if not account.seen:
+            account.seen = now
+            return False
+        if now - account.seen < IDLE or now - account.heard < IDLE:
+            return False
+        if self.usual is not None and self.usual[0] is account:
+            return False
+        leave_closed(account)
+        streams = retire(account)
+        if streams is None:
+            return False
+        # First the flag: what is heard from now on is passed on, and what was heard before is seen here.
+        account.reduced = True
+        box = self.engine.place_of(account).posts.boxes.get(account, account.box)
+        known = account.remember() + b"".join(streams[:MOST_STREAMS])
+        self.memories[account.whose] = (known, account.ident, box)
+        if not account.shelved:
+            self.shelf.append(account.whose)
+        self._strays.add(account)
+        self.accounts.pop(account.whose, None)
+        if self.usual is not None and self.usual[0] is account:
+            self.usual = None  # by another thread, which has not seen that it is gone
+        return True
+
+    def pass_on(self, account: Account) -> None:
+        """A stray has heard of its ledger."""
+        with self._lock:
+            successor = self.accounts.get(account.whose) or self._open(account.whose)
+            if successor is account:
+                account.reduced = False  # somebody was interrupted while reducing it
+            else:
+                successor.hear_from(account)
+
+    def successor(self, account: Account, epoch: bytes) -> Account:
+        """Who says what a stray has to say, if that knows of the same ledger. It waits for nobody: the collector may
+        have ended somebody while we have another lock."""
+        if not self._lock.acquire(blocking=False):
+            return account
+        try:
+            if account.whose not in self.accounts and account.whose not in self.memories:
+                return account
+            found = self.accounts.get(account.whose) or self._open(account.whose)
+            found.seen = 0
+            return found if found.epoch == epoch else account
+        except Exception:  # noqa: BLE001 - an override is the user's, and this is to say something, not to fail
+            return account
+        finally:
+            self._lock.release()
+
+    def everybody(self) -> list[Account]:
+        """All accounts that somebody may use."""
+        with self._lock:
+            return [*self.accounts.values(), *self._strays]
+
+    def known(self) -> int:
+        """How many keys have ledgers, as far as this process knows."""
+        with self._lock:
+            return len(self.accounts) + len(self.memories)
 
     def make_usual(self, account: Account, costs: tuple[int, ...]) -> tuple[Account, tuple[int, ...]]:
         """Remember what most callers ask for, unless the account was forgotten or the limiter closed meanwhile."""
         usual = self.usual = (account, costs)
-        if self.closed or account not in self.accounts.values():
+        if self.closed or self.accounts.get(account.whose) is not account:
             self.usual = None
         return usual
 
@@ -289,6 +427,18 @@ def after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=after_fork)
+
+
+def take_out(ring: list[Keys], at: int) -> None:
+    """Another takes its place."""
+    last = ring.pop()
+    if at < len(ring):
+        ring[at] = last
+
+
+def expiry_of(memory: Memory) -> int:
+    """Until when the ledger must be there, on our clock."""
+    return int.from_bytes(memory[0][MEMORY.size - 16 : MEMORY.size - 8], "little", signed=True)
 
 
 def escape(text: str) -> str:

@@ -1,0 +1,308 @@
+"""What a process keeps of the keys that it has used: little, and no call pays for all of them."""
+
+import asyncio
+import gc
+import threading
+import time
+import tracemalloc
+from collections import Counter
+
+import pytest
+from tests.redis.servers import eventually
+
+from headway import Limiter
+from headway.engines.redis import spec as specs
+from headway.engines.redis.lanes import lane_of_threads
+from headway.engines.redis.requests import NOTHING, Request
+
+pytestmark = pytest.mark.realtime
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    """An account that was seen twice without use is idle."""
+    monkeypatch.setattr(specs, "IDLE", 0)
+
+
+def reduce_all(limiter):
+    """Until the hand has reduced all accounts."""
+    spec = limiter._spec
+    eventually(lambda: spec.move_hand() or not spec.accounts, "all accounts are reduced")
+
+
+def test_an_idle_key_takes_little(valkey, name):
+    limiter = Limiter("1000000/day aligned", name=name, engine=valkey.url)
+    for number in range(200):
+        limiter.acquire(f"warm{number}")
+    reduce_all(limiter)
+    tracemalloc.start()
+    try:
+        for number in range(5000):
+            limiter.acquire(f"key{number}")
+        assert len(limiter._spec.accounts) < 500
+        reduce_all(limiter)
+        gc.collect()
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert limiter.stats().keys == 5200
+    assert used / 5000 < 600
+
+
+def test_accounts_are_freed_without_the_collector(valkey, name):
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(100):
+            limiter.acquire(f"key{number}")
+        reduce_all(limiter)
+        assert limiter._spec.everybody() == []
+    finally:
+        gc.enable()
+
+
+def test_no_call_looks_at_many_and_all_are_found(valkey, name, monkeypatch):
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    looks = Counter()
+    call = [0]
+    reduce, expiry_of = specs.Spec._reduce, specs.expiry_of
+
+    def counted(do):
+        def look(*args):
+            looks[call[0]] += 1
+            return do(*args)
+
+        return look
+
+    monkeypatch.setattr(specs.Spec, "_reduce", counted(reduce))
+    monkeypatch.setattr(specs, "expiry_of", counted(expiry_of))
+    for number in range(2000):
+        call[0] += 1
+        limiter.acquire(f"key{number}")
+    for _ in range(3 * 2000):
+        call[0] += 1
+        limiter.acquire("key0")
+    assert max(looks.values()) <= 2 * specs.BATCH <= 64
+    assert len(limiter._spec.accounts) < 10
+
+
+def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
+    monkeypatch.setattr(specs, "IDLE", 300_000_000)
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    limiter.acquire("key")
+    spec = limiter._spec
+    account = spec.accounts["key",]
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        limiter.acquire("key")
+        spec.move_hand()
+        assert spec.accounts["key",] is account
+        time.sleep(0.01)
+    eventually(lambda: spec.move_hand() or not spec.accounts, "it is reduced")
+
+
+@pytest.mark.parametrize("limit", ["5 concurrent", "2/300ms"])
+def test_who_holds_or_waits_is_not_reduced(valkey, name, limit):
+    limiter = Limiter(limit, name=name, engine=valkey.url)
+    spec = limiter._spec
+    held = [limiter.acquire("key") for _ in range(2)]
+    account = spec.accounts["key",]
+    if not account.busy:
+        waiter = threading.Thread(target=limiter.acquire, args=["key"])
+        waiter.start()
+        eventually(lambda: account.busy, "somebody waits")
+    for _ in range(10):
+        spec.move_hand()
+    assert spec.accounts["key",] is account
+    if "concurrent" not in limit:
+        waiter.join()
+    for permit in held:
+        permit.complete()
+
+
+def test_an_expired_ledger_is_forgotten(valkey, name):
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    limiter.acquire("short")
+    limiter.acquire("long")
+    limiter._spec.accounts["short",].expires = limiter._clock.now()
+    reduce_all(limiter)
+    limiter._spec.move_hand()
+    assert list(limiter._spec.memories) == limiter._spec.shelf == [("long",)]
+    assert limiter._spec.ring == []
+    assert limiter.stats().keys == 1
+
+
+def test_a_key_is_on_the_shelf_once(valkey, name):
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    for expires in (None, 1, None, None):
+        limiter.acquire("key")
+        if expires is not None:
+            limiter._spec.accounts["key",].expires = expires
+        reduce_all(limiter)
+        assert limiter._spec.shelf == ([("key",)] if expires is None else [])
+        assert limiter._spec.ring == []
+
+
+def test_a_ledger_that_was_lost_while_its_account_was_reduced_is_missed(valkey, name):
+    limiter = Limiter("2/min", name=name, engine=valkey.url)
+    assert limiter.try_acquire("key")
+    reduce_all(limiter)
+    valkey.client().flushall()
+    assert limiter.try_acquire("key").reason == "quarantine"
+
+
+def test_a_ledger_that_is_older_than_it_was_is_missed(valkey, name):
+    limiter = Limiter("5/min", name=name, engine=valkey.url)
+    client, root = valkey.client(), f"headway:{{{name}:key}}"
+    assert limiter.try_acquire("key")
+    before = client.dump(root)
+    assert limiter.try_acquire("key")
+    reduce_all(limiter)
+    client.restore(root, 60_000, before, replace=True)
+    assert limiter.try_acquire("key").reason == "quarantine"
+
+
+def test_what_a_stray_has_heard_is_known(valkey, name):
+    """A thread may have got the account right before it was reduced, and ask from there."""
+    limiter = Limiter("5/min", name=name, engine=valkey.url)
+    client, root = valkey.client(), f"headway:{{{name}:key}}"
+    assert limiter.try_acquire("key")
+    stray = limiter._spec.accounts["key",]
+    before = client.dump(root)
+    reduce_all(limiter)
+    lane_of_threads(stray).ask(Request(stray, NOTHING))
+    assert limiter._spec.accounts["key",] is not stray
+    assert limiter._spec.accounts["key",].seq == stray.seq
+    client.restore(root, 60_000, before, replace=True)
+    assert limiter.try_acquire("key").reason == "quarantine"
+
+
+def test_a_lane_that_was_retired_uses_another_stream(valkey, name):
+    """The one that it had is its successor's; two that use one are told each other's answers."""
+    limiter = Limiter("5/min", name=name, engine=valkey.url)
+    assert limiter.try_acquire("key")
+    stray = limiter._spec.accounts["key",]
+    lane = lane_of_threads(stray)
+    had = lane.stream
+    reduce_all(limiter)
+    assert limiter.try_acquire("key")
+    lane.ask(Request(stray, NOTHING))
+    assert lane_of_threads(limiter._spec.accounts["key",]).stream == had != lane.stream
+    assert limiter.try_acquire("key")
+
+
+def test_a_stray_goes_by_the_newest_limit(valkey, name):
+    limiter = Limiter("5/min", name=name, engine=valkey.url)
+    assert limiter.try_acquire("key")
+    stray = limiter._spec.accounts["key",]
+    reduce_all(limiter)
+    limiter.retarget("9/min")
+    lane_of_threads(stray).ask(Request(stray, NOTHING))
+    assert limiter.peek("key").remaining == 8
+
+
+@pytest.mark.parametrize("end", ["complete", "cancel"])
+def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
+    limiter = Limiter("1/200ms" if end == "complete" else "1/min", name=name, engine=valkey.url, remote=True)
+    permit = limiter.acquire("key")
+    reduce_all(limiter)
+    assert not limiter.try_acquire("key")
+    reduce_all(limiter)
+    getattr(permit, end)()
+    if end == "cancel":
+        limiter.try_acquire("key").complete()  # with the very next question
+    else:
+        eventually(lambda: limiter.try_acquire("key"), "a permit").complete()
+
+
+def test_an_end_for_a_ledger_that_began_anew_is_nobodys(valkey, name):
+    limiter = Limiter("1/min", name=name, engine=valkey.url, remote=True, max_quarantine=0.1)
+    permit = limiter.acquire("key")
+    reduce_all(limiter)
+    valkey.client().flushall()
+    assert limiter.try_acquire("key").reason == "quarantine"
+    other = eventually(lambda: limiter.try_acquire("key"), "a permit")
+    permit.cancel()
+    time.sleep(0.1)
+    assert not limiter.try_acquire("key")
+    other.complete()
+
+
+@pytest.mark.parametrize("how", ["threads", "tasks"])
+def test_a_ledger_meets_no_further_streams(valkey, name, how):
+    """Each costs the server some, for minutes; a calendar quota's go only now and then."""
+    limiter = Limiter("1000000/day aligned", name=name, engine=valkey.url)
+
+    def rounds():
+        for _ in range(20):
+            yield
+            reduce_all(limiter)
+            assert not limiter._spec.accounts
+
+    async def in_tasks():
+        for _ in rounds():
+            (await limiter.acquire_async("key")).cancel()
+            await asyncio.sleep(0.005)
+
+    if how == "tasks":
+        asyncio.run(in_tasks())
+    else:
+        for _ in rounds():
+            limiter.acquire("key").cancel()
+            time.sleep(0.005)
+    fields = valkey.client().hkeys(f"headway:{{{name}:key}}")
+    assert len([field for field in fields if field.startswith(b"c")]) <= 3
+
+
+def test_the_streams_of_a_parent_are_not_its_childs(valkey, name):
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    limiter.acquire("key").cancel()
+    eventually(lambda: not limiter._engine.deferred, "the end is posted")
+    reduce_all(limiter)
+    spec, memory = limiter._spec, limiter._spec.memories["key",]
+    assert memory[0][-16:-4] == limiter._engine.process
+    child = limiter._engine.process[::-1]
+    parent, limiter._engine.process = limiter._engine.process, child
+    try:
+        account = spec._open(("key",))
+        assert account.epoch == memory[0][:24]
+        assert account.spare is None
+        assert account.box is None
+    finally:
+        limiter._engine.process = parent
+
+
+def in_turns(first):
+    """200 keys, five times, each asker from another one on."""
+    return [f"key{(first + number) % 200}" for number in range(200)] * 5
+
+
+def test_the_limit_holds_while_accounts_are_reduced(valkey, name):
+    """Hundreds of keys, used in turns by threads and tasks."""
+    limiter = Limiter("12/day", name=name, engine=valkey.url)
+    granted, stop = [], threading.Event()
+
+    def reduce():
+        while not stop.wait(0.001):
+            limiter._spec.move_hand()
+
+    def ask(first):
+        granted.extend([key for key in in_turns(first) if limiter.try_acquire(key)])
+
+    async def ask_too(first):
+        granted.extend([key for key in in_turns(first) if await limiter.try_acquire_async(key)])
+
+    async def both():
+        await asyncio.gather(ask_too(20), ask_too(120))
+
+    threads = [threading.Thread(target=ask, args=[first]) for first in (0, 70, 140)]
+    threads.append(threading.Thread(target=lambda: asyncio.run(both())))
+    reducer = threading.Thread(target=reduce)
+    for thread in [*threads, reducer]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    reducer.join()
+    assert Counter(granted) == dict.fromkeys(in_turns(0), 12)
