@@ -24,6 +24,10 @@ def _at_once(monkeypatch):
     monkeypatch.setattr(specs, "IDLE", 0)
 
 
+def fleet_limiter(limit, **options):
+    return Limiter(limit, **options)
+
+
 def reduce_all(limiter):
     """Until the hand has reduced all accounts."""
     spec = limiter._spec
@@ -31,7 +35,7 @@ def reduce_all(limiter):
 
 
 def test_an_idle_key_takes_little(valkey, name):
-    limiter = Limiter("1000000/day aligned", name=name, engine=valkey.url)
+    limiter = fleet_limiter("1000000/day aligned", name=name, engine=valkey.url)
     for number in range(200):
         limiter.acquire(f"warm{number}")
     reduce_all(limiter)
@@ -50,7 +54,7 @@ def test_an_idle_key_takes_little(valkey, name):
 
 
 def test_accounts_are_freed_without_the_collector(valkey, name):
-    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
     gc.collect()
     gc.disable()
     try:
@@ -63,8 +67,8 @@ def test_accounts_are_freed_without_the_collector(valkey, name):
 
 
 def test_no_call_looks_at_many_and_all_are_found(valkey, name, monkeypatch):
-    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
-    looks = Counter()
+    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
+    looks: Counter[int] = Counter()
     call = [0]
     reduce, expiry_of = specs.Spec._reduce, specs.expiry_of
 
@@ -77,9 +81,12 @@ def test_no_call_looks_at_many_and_all_are_found(valkey, name, monkeypatch):
 
     monkeypatch.setattr(specs.Spec, "_reduce", counted(reduce))
     monkeypatch.setattr(specs, "expiry_of", counted(expiry_of))
+    monkeypatch.setattr(specs, "IDLE", 1 << 62)
     for number in range(2000):
         call[0] += 1
         limiter.acquire(f"key{number}")
+    assert len(limiter._spec.accounts) == 2000
+    monkeypatch.setattr(specs, "IDLE", 0)
     for _ in range(3 * 2000):
         call[0] += 1
         limiter.acquire("key0")
@@ -89,7 +96,7 @@ def test_no_call_looks_at_many_and_all_are_found(valkey, name, monkeypatch):
 
 def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
     monkeypatch.setattr(specs, "IDLE", 300_000_000)
-    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
     spec = limiter._spec
     account = spec.accounts["key",]
@@ -102,9 +109,21 @@ def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
     eventually(lambda: spec.move_hand() or not spec.accounts, "it is reduced")
 
 
+def test_an_account_that_somebody_got_just_now_is_not_reduced(valkey, name):
+    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
+    limiter.acquire("key")
+    spec = limiter._spec
+    for _ in range(3):
+        account = spec.account(("key",))
+        spec.move_hand()
+        assert spec.accounts == {("key",): account}
+    spec.move_hand()
+    assert not spec.accounts
+
+
 @pytest.mark.parametrize("limit", ["5 concurrent", "2/300ms"])
 def test_who_holds_or_waits_is_not_reduced(valkey, name, limit):
-    limiter = Limiter(limit, name=name, engine=valkey.url)
+    limiter = fleet_limiter(limit, name=name, engine=valkey.url)
     spec = limiter._spec
     held = [limiter.acquire("key") for _ in range(2)]
     account = spec.accounts["key",]
@@ -122,7 +141,7 @@ def test_who_holds_or_waits_is_not_reduced(valkey, name, limit):
 
 
 def test_an_expired_ledger_is_forgotten(valkey, name):
-    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("short")
     limiter.acquire("long")
     limiter._spec.accounts["short",].expires = limiter._clock.now()
@@ -134,7 +153,7 @@ def test_an_expired_ledger_is_forgotten(valkey, name):
 
 
 def test_a_key_is_on_the_shelf_once(valkey, name):
-    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
     for expires in (None, 1, None, None):
         limiter.acquire("key")
         if expires is not None:
@@ -145,7 +164,7 @@ def test_a_key_is_on_the_shelf_once(valkey, name):
 
 
 def test_a_ledger_that_was_lost_while_its_account_was_reduced_is_missed(valkey, name):
-    limiter = Limiter("2/min", name=name, engine=valkey.url)
+    limiter = fleet_limiter("2/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
     reduce_all(limiter)
     valkey.client().flushall()
@@ -153,7 +172,7 @@ def test_a_ledger_that_was_lost_while_its_account_was_reduced_is_missed(valkey, 
 
 
 def test_a_ledger_that_is_older_than_it_was_is_missed(valkey, name):
-    limiter = Limiter("5/min", name=name, engine=valkey.url)
+    limiter = fleet_limiter("5/min", name=name, engine=valkey.url)
     client, root = valkey.client(), f"headway:{{{name}:key}}"
     assert limiter.try_acquire("key")
     before = client.dump(root)
@@ -165,7 +184,7 @@ def test_a_ledger_that_is_older_than_it_was_is_missed(valkey, name):
 
 def test_what_a_stray_has_heard_is_known(valkey, name):
     """A thread may have got the account right before it was reduced, and ask from there."""
-    limiter = Limiter("5/min", name=name, engine=valkey.url)
+    limiter = fleet_limiter("5/min", name=name, engine=valkey.url)
     client, root = valkey.client(), f"headway:{{{name}:key}}"
     assert limiter.try_acquire("key")
     stray = limiter._spec.accounts["key",]
@@ -180,7 +199,7 @@ def test_what_a_stray_has_heard_is_known(valkey, name):
 
 def test_a_lane_that_was_retired_uses_another_stream(valkey, name):
     """The one that it had is its successor's; two that use one are told each other's answers."""
-    limiter = Limiter("5/min", name=name, engine=valkey.url)
+    limiter = fleet_limiter("5/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
     stray = limiter._spec.accounts["key",]
     lane = lane_of_threads(stray)
@@ -193,18 +212,23 @@ def test_a_lane_that_was_retired_uses_another_stream(valkey, name):
 
 
 def test_a_stray_goes_by_the_newest_limit(valkey, name):
-    limiter = Limiter("5/min", name=name, engine=valkey.url)
+    limiter = fleet_limiter("5/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
     stray = limiter._spec.accounts["key",]
     reduce_all(limiter)
     limiter.retarget("9/min")
+    assert stray.rules == limiter._spec.rules
     lane_of_threads(stray).ask(Request(stray, NOTHING))
     assert limiter.peek("key").remaining == 8
 
 
 @pytest.mark.parametrize("end", ["complete", "cancel"])
 def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
-    limiter = Limiter("1/200ms" if end == "complete" else "1/min", name=name, engine=valkey.url, remote=True)
+    limiter = fleet_limiter(
+        "1/200ms" if end == "complete" else "1/min", name=name, engine=valkey.url, remote=True
+    )
+    limiter.acquire("other").cancel()  # the first end of a process is posted at once
+    eventually(lambda: limiter._engine.places()[0].posts.wire, "it is posted")
     permit = limiter.acquire("key")
     reduce_all(limiter)
     assert not limiter.try_acquire("key")
@@ -217,7 +241,7 @@ def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
 
 
 def test_an_end_for_a_ledger_that_began_anew_is_nobodys(valkey, name):
-    limiter = Limiter("1/min", name=name, engine=valkey.url, remote=True, max_quarantine=0.1)
+    limiter = fleet_limiter("1/min", name=name, engine=valkey.url, remote=True, max_quarantine=0.1)
     permit = limiter.acquire("key")
     reduce_all(limiter)
     valkey.client().flushall()
@@ -232,7 +256,7 @@ def test_an_end_for_a_ledger_that_began_anew_is_nobodys(valkey, name):
 @pytest.mark.parametrize("how", ["threads", "tasks"])
 def test_a_ledger_meets_no_further_streams(valkey, name, how):
     """Each costs the server some, for minutes; a calendar quota's go only now and then."""
-    limiter = Limiter("1000000/day aligned", name=name, engine=valkey.url)
+    limiter = fleet_limiter("1000000/day aligned", name=name, engine=valkey.url)
 
     def rounds():
         for _ in range(20):
@@ -256,7 +280,7 @@ def test_a_ledger_meets_no_further_streams(valkey, name, how):
 
 
 def test_the_streams_of_a_parent_are_not_its_childs(valkey, name):
-    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key").cancel()
     eventually(lambda: not limiter._engine.deferred, "the end is posted")
     reduce_all(limiter)
@@ -280,7 +304,7 @@ def in_turns(first):
 
 def test_the_limit_holds_while_accounts_are_reduced(valkey, name):
     """Hundreds of keys, used in turns by threads and tasks."""
-    limiter = Limiter("12/day", name=name, engine=valkey.url)
+    limiter = fleet_limiter("12/day", name=name, engine=valkey.url)
     granted, stop = [], threading.Event()
 
     def reduce():
