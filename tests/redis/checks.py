@@ -77,3 +77,15 @@ def check_reset(limiter, reset):
     assert not limiter.try_acquire()
     for permit in after:
         permit.cancel()
+
+
+def start_slowly(engine, seconds):
+    """Let its private server take so long to start, once."""
+    prepare = engine.prepare
+
+    def slowly():
+        time.sleep(seconds)
+        prepare()
+        del engine.prepare
+
+    engine.prepare = slowly

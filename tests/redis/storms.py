@@ -75,6 +75,12 @@ class Storm:
                 permit.complete()
                 self.ended += 1
 
+    async def leave(self):
+        """Be gone with the loop, while fifty ask."""
+        tasks = [asyncio.create_task(self.one(number)) for number in range(50)]
+        await asyncio.sleep(self.random.random() * 0.01)
+        return tasks
+
     async def rage(self, number, vandal=None):
         random, tasks = self.random, []
         for turn in range(number):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import redis
-from tests.redis.checks import TIMEOUT, check_verbs
+from tests.redis.checks import TIMEOUT, check_verbs, start_slowly
 from tests.redis.servers import eventually
 
 from headway import Limiter
@@ -40,14 +40,7 @@ def test_the_first_use_starts_a_server(connect, tmp_path):
 def test_a_task_starts_it_without_stopping_its_loop(connect, tmp_path):
     engine = connect(f"embedded://{tmp_path}")
     limiter = Limiter("5/s", name="x", engine=engine)
-    prepare = engine.prepare
-
-    def slowly():
-        time.sleep(2)
-        prepare()
-        del engine.prepare
-
-    engine.prepare = slowly
+    start_slowly(engine, 2)
 
     async def tasks():
         longest, last, done = 0.0, time.monotonic(), False

@@ -9,6 +9,7 @@ import time
 from collections import deque
 
 import pytest
+from tests.redis.checks import start_slowly
 from tests.redis.crew import wait_until
 
 from headway import Limiter, Remote, Window
@@ -240,14 +241,7 @@ def test_a_server_that_has_to_be_started_takes_its_own_time(tmp_path, connect, n
     """Longer than an answer may take."""
     engine = connect(f"embedded://{tmp_path}", timeout=1)
     limiter = Limiter("10/s", name=name, engine=engine, engine_timeout=1)
-    prepare = engine.prepare
-
-    def slowly():
-        time.sleep(1.2)
-        prepare()
-        del engine.prepare
-
-    engine.prepare = slowly
+    start_slowly(engine, 1.2)
     assert asyncio.run(limiter.acquire_async())
 
 

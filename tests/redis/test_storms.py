@@ -73,14 +73,9 @@ def test_one_loop_after_another_with_commands_under_way(proxy, name, kind):
     limiter = Limiter(STORMS[kind], name=name, engine=f"{proxy.url}?lease=30", engine_timeout=5)
     storm = Storm(kind, limiter)
 
-    async def leave():
-        tasks = [asyncio.create_task(storm.one(number)) for number in range(50)]
-        await asyncio.sleep(storm.random.random() * 0.01)
-        return tasks
-
     proxy.delay(answers=0.004)
     for _ in range(8):
-        run(leave())
+        run(storm.leave())
     proxy.heal()
     settled(limiter, kind, storm)
 

@@ -38,13 +38,8 @@ def test_one_loop_after_another_with_commands_under_way(proxy, name):
     limiter = Limiter(HELD, name=name, engine=f"{proxy.url}?lease=30", engine_timeout=5)
     storm = Storm("window", limiter)
 
-    async def leave():
-        tasks = [asyncio.create_task(storm.one(number)) for number in range(50)]
-        await asyncio.sleep(storm.random.random() * 0.01)
-        return tasks
-
     proxy.delay(answers=0.004)
     for _ in range(6):
-        run(leave(), uvloop.new_event_loop)
+        run(storm.leave(), uvloop.new_event_loop)
     proxy.heal()
     settled(limiter, "held", storm)
