@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined, union-attr"
 """What a process keeps of the keys that it has used: little, and no call pays for all of them."""
 
 import asyncio
@@ -24,10 +25,6 @@ def _at_once(monkeypatch):
     monkeypatch.setattr(specs, "IDLE", 0)
 
 
-def fleet_limiter(limit, **options):
-    return Limiter(limit, **options)
-
-
 def reduce_all(limiter):
     """Until the hand has reduced all accounts."""
     spec = limiter._spec
@@ -35,7 +32,7 @@ def reduce_all(limiter):
 
 
 def test_an_idle_key_takes_little(valkey, name):
-    limiter = fleet_limiter("1000000/day aligned", name=name, engine=valkey.url)
+    limiter = Limiter("1000000/day aligned", name=name, engine=valkey.url)
     for number in range(200):
         limiter.acquire(f"warm{number}")
     reduce_all(limiter)
@@ -54,7 +51,7 @@ def test_an_idle_key_takes_little(valkey, name):
 
 
 def test_accounts_are_freed_without_the_collector(valkey, name):
-    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     gc.collect()
     gc.disable()
     try:
@@ -67,7 +64,7 @@ def test_accounts_are_freed_without_the_collector(valkey, name):
 
 
 def test_no_call_looks_at_many_and_all_are_found(valkey, name, monkeypatch):
-    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     looks: Counter[int] = Counter()
     call = [0]
     reduce, expiry_of = specs.Spec._reduce, specs.expiry_of
@@ -96,7 +93,7 @@ def test_no_call_looks_at_many_and_all_are_found(valkey, name, monkeypatch):
 
 def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
     monkeypatch.setattr(specs, "IDLE", 300_000_000)
-    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
     spec = limiter._spec
     account = spec.accounts["key",]
@@ -110,7 +107,7 @@ def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
 
 
 def test_an_account_that_somebody_got_just_now_is_not_reduced(valkey, name):
-    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
     spec = limiter._spec
     for _ in range(3):
@@ -123,7 +120,7 @@ def test_an_account_that_somebody_got_just_now_is_not_reduced(valkey, name):
 
 @pytest.mark.parametrize("limit", ["5 concurrent", "2/300ms"])
 def test_who_holds_or_waits_is_not_reduced(valkey, name, limit):
-    limiter = fleet_limiter(limit, name=name, engine=valkey.url)
+    limiter = Limiter(limit, name=name, engine=valkey.url)
     spec = limiter._spec
     held = [limiter.acquire("key") for _ in range(2)]
     account = spec.accounts["key",]
@@ -141,7 +138,7 @@ def test_who_holds_or_waits_is_not_reduced(valkey, name, limit):
 
 
 def test_an_expired_ledger_is_forgotten(valkey, name):
-    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("short")
     limiter.acquire("long")
     limiter._spec.accounts["short",].expires = limiter._clock.now()
@@ -153,7 +150,7 @@ def test_an_expired_ledger_is_forgotten(valkey, name):
 
 
 def test_a_key_is_on_the_shelf_once(valkey, name):
-    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     for expires in (None, 1, None, None):
         limiter.acquire("key")
         if expires is not None:
@@ -164,7 +161,7 @@ def test_a_key_is_on_the_shelf_once(valkey, name):
 
 
 def test_a_ledger_that_was_lost_while_its_account_was_reduced_is_missed(valkey, name):
-    limiter = fleet_limiter("2/min", name=name, engine=valkey.url)
+    limiter = Limiter("2/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
     reduce_all(limiter)
     valkey.client().flushall()
@@ -172,7 +169,7 @@ def test_a_ledger_that_was_lost_while_its_account_was_reduced_is_missed(valkey, 
 
 
 def test_a_ledger_that_is_older_than_it_was_is_missed(valkey, name):
-    limiter = fleet_limiter("5/min", name=name, engine=valkey.url)
+    limiter = Limiter("5/min", name=name, engine=valkey.url)
     client, root = valkey.client(), f"headway:{{{name}:key}}"
     assert limiter.try_acquire("key")
     before = client.dump(root)
@@ -184,7 +181,7 @@ def test_a_ledger_that_is_older_than_it_was_is_missed(valkey, name):
 
 def test_what_a_stray_has_heard_is_known(valkey, name):
     """A thread may have got the account right before it was reduced, and ask from there."""
-    limiter = fleet_limiter("5/min", name=name, engine=valkey.url)
+    limiter = Limiter("5/min", name=name, engine=valkey.url)
     client, root = valkey.client(), f"headway:{{{name}:key}}"
     assert limiter.try_acquire("key")
     stray = limiter._spec.accounts["key",]
@@ -199,7 +196,7 @@ def test_what_a_stray_has_heard_is_known(valkey, name):
 
 def test_a_lane_that_was_retired_uses_another_stream(valkey, name):
     """The one that it had is its successor's; two that use one are told each other's answers."""
-    limiter = fleet_limiter("5/min", name=name, engine=valkey.url)
+    limiter = Limiter("5/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
     stray = limiter._spec.accounts["key",]
     lane = lane_of_threads(stray)
@@ -212,7 +209,7 @@ def test_a_lane_that_was_retired_uses_another_stream(valkey, name):
 
 
 def test_a_stray_goes_by_the_newest_limit(valkey, name):
-    limiter = fleet_limiter("5/min", name=name, engine=valkey.url)
+    limiter = Limiter("5/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
     stray = limiter._spec.accounts["key",]
     reduce_all(limiter)
@@ -224,9 +221,7 @@ def test_a_stray_goes_by_the_newest_limit(valkey, name):
 
 @pytest.mark.parametrize("end", ["complete", "cancel"])
 def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
-    limiter = fleet_limiter(
-        "1/200ms" if end == "complete" else "1/min", name=name, engine=valkey.url, remote=True
-    )
+    limiter = Limiter("1/200ms" if end == "complete" else "1/min", name=name, engine=valkey.url, remote=True)
     limiter.acquire("other").cancel()  # the first end of a process is posted at once
     eventually(lambda: limiter._engine.places()[0].posts.wire, "it is posted")
     permit = limiter.acquire("key")
@@ -241,7 +236,7 @@ def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
 
 
 def test_an_end_for_a_ledger_that_began_anew_is_nobodys(valkey, name):
-    limiter = fleet_limiter("1/min", name=name, engine=valkey.url, remote=True, max_quarantine=0.1)
+    limiter = Limiter("1/min", name=name, engine=valkey.url, remote=True, max_quarantine=0.1)
     permit = limiter.acquire("key")
     reduce_all(limiter)
     valkey.client().flushall()
@@ -256,7 +251,7 @@ def test_an_end_for_a_ledger_that_began_anew_is_nobodys(valkey, name):
 @pytest.mark.parametrize("how", ["threads", "tasks"])
 def test_a_ledger_meets_no_further_streams(valkey, name, how):
     """Each costs the server some, for minutes; a calendar quota's go only now and then."""
-    limiter = fleet_limiter("1000000/day aligned", name=name, engine=valkey.url)
+    limiter = Limiter("1000000/day aligned", name=name, engine=valkey.url)
 
     def rounds():
         for _ in range(20):
@@ -280,7 +275,7 @@ def test_a_ledger_meets_no_further_streams(valkey, name, how):
 
 
 def test_the_streams_of_a_parent_are_not_its_childs(valkey, name):
-    limiter = fleet_limiter("1000000/day", name=name, engine=valkey.url)
+    limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key").cancel()
     eventually(lambda: not limiter._engine.deferred, "the end is posted")
     reduce_all(limiter)
@@ -304,7 +299,7 @@ def in_turns(first):
 
 def test_the_limit_holds_while_accounts_are_reduced(valkey, name):
     """Hundreds of keys, used in turns by threads and tasks."""
-    limiter = fleet_limiter("12/day", name=name, engine=valkey.url)
+    limiter = Limiter("12/day", name=name, engine=valkey.url)
     granted, stop = [], threading.Event()
 
     def reduce():

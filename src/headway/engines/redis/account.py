@@ -450,9 +450,6 @@ class Account:
         """Say something that nobody waits for the answer of."""
         self.spec.engine.post(request)
 
-    def lanes_busy(self) -> bool:
-        return any(lane.busy for lane in list(self.lanes.values()))
-
 
 class Talk:
     """One round trip: a batch of requests on its way, with its number in a stream."""

@@ -21,8 +21,11 @@
     end
     if seen[of] == nil then
       local sign = call('HGET', root, 'p' .. of)
-      local its = sign and #sign > 8 and unpack_from('<d', sign, 9) or lease
-      seen[of] = sign and unpack_from('<d', sign) >= now - its and its or false
+      local when, its = 0, 0
+      if sign then
+        when, its = unpack_from('<dd', sign)
+      end
+      seen[of] = sign and when >= now - its and its or false
     end
     return seen[of]
   end
