@@ -197,7 +197,7 @@ class BucketLedger(Ledger):
             self.tat = now + self.rule.room
             self.part = self.rule.room_part
 
-    def adopt(self, rule: Rule, now: int) -> None:
+    def reconfigure(self, rule: Rule, now: int) -> None:
         old = self.rule
         new: BucketRule = rule  # type: ignore[assignment]
         self.rule = new

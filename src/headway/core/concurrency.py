@@ -77,7 +77,7 @@ class ConcurrencyLedger(Ledger):
         self.advance(now)
         return 0 if cost <= self.rule.capacity - self.out else 1
 
-    def sure(self, now: int, cost: int) -> int:
+    def latest_wait(self, now: int, cost: int) -> int:
         self.advance(now)
         if cost <= self.rule.capacity - self.out:
             return 0
@@ -146,7 +146,7 @@ class ConcurrencyLedger(Ledger):
         self.advance(now)
         return self.out
 
-    def adopt(self, rule: Rule, now: int) -> None:
+    def reconfigure(self, rule: Rule, now: int) -> None:
         self.advance(now)
         self.rule = rule  # type: ignore[assignment]
         if self.rule.lease == 0:

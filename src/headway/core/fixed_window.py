@@ -11,7 +11,7 @@ clock is set back, the window that was entered stays the current one: it is neve
 
 Worked example, 3/day in UTC: at 23:59 three calls go and a fourth is told to wait 60 s. At 00:00 the count
 starts at zero. A cancelled call is given back within its own window, and is worth nothing after it: the mark is
-the window's end, and `tally` counts windows, since under another rule (`adopt`) two of them may end at the same
+the window's end, and `tally` counts windows, since under another rule (`reconfigure`) two of them may end at the same
 time. What is settled for more than was taken counts as used, also beyond n; the next window starts at zero all
 the same.
 """
@@ -48,11 +48,11 @@ class FixedWindowRule(Rule):
     __slots__ = ("window_of",)
 
     def __init__(self, limit: FixedWindow, tick_ns: int = 1) -> None:
-        Rule.__init__(self, limit, tick_ns, walled=True)
+        Rule.__init__(self, limit, tick_ns, uses_wall_clock=True)
         self.window_of = limit.window_of if tick_ns == 1 else partial(window_in_ticks, limit, tick_ns)
 
     def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
-        Rule.__init__(self, limit, tick_ns, walled=True)
+        Rule.__init__(self, limit, tick_ns, uses_wall_clock=True)
         self.window_of = partial(window_between, own)
 
     def open(self) -> Ledger:
@@ -114,7 +114,7 @@ class FixedWindowLedger(Ledger):
         self.roll(now)
         self.used = max(self.used, self.rule.capacity)
 
-    def adopt(self, rule: Rule, now: int) -> None:
+    def reconfigure(self, rule: Rule, now: int) -> None:
         self.roll(now)
         self.rule = rule  # type: ignore[assignment]
         self.ends = self.rule.window_of(now)[1]

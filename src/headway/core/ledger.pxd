@@ -7,7 +7,7 @@ cimport cython
 cdef class Rule:
     cdef readonly object limit
     cdef readonly long long capacity, horizon, tick_ns
-    cdef readonly bint held, promises, spaced, walled
+    cdef readonly bint held, promises, spaced, uses_wall_clock
 
 
 @cython.no_gc
@@ -16,7 +16,7 @@ cdef class Ledger:
 
     cpdef Rule get_rule(self)
     cpdef long long wait(self, long long now, long long cost)
-    cpdef long long sure(self, long long now, long long cost)
+    cpdef long long latest_wait(self, long long now, long long cost)
     cpdef long long take(self, long long at, long long cost)
     cpdef long long slot(self, long long now, long long cost)
     cpdef long long slot_after(self, long long now, long long cost)
@@ -32,5 +32,5 @@ cdef class Ledger:
     cpdef bint exact(self, long long now, long long cost)
     cpdef bint idle(self, long long now)
     cpdef exhaust(self, long long now)
-    cpdef adopt(self, Rule rule, long long now)
+    cpdef reconfigure(self, Rule rule, long long now)
     cpdef Ledger copy(self)

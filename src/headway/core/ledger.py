@@ -49,7 +49,7 @@ class Rule:
     `horizon` is where numbers end: no debt and no reservation goes further, in ticks or in permits. A power of two.
     """
 
-    __slots__ = ("capacity", "held", "horizon", "limit", "promises", "spaced", "tick_ns", "walled")
+    __slots__ = ("capacity", "held", "horizon", "limit", "promises", "spaced", "tick_ns", "uses_wall_clock")
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Rule:
         held: bool = False,
         promises: bool = False,
         spaced: bool = False,
-        walled: bool = False,
+        uses_wall_clock: bool = False,
     ) -> None:
         self.limit = limit
         self.capacity: int = limit.capacity
@@ -68,14 +68,14 @@ class Rule:
         self.held = held
         self.promises = promises
         self.spaced = spaced
-        self.walled = walled
+        self.uses_wall_clock = uses_wall_clock
 
     def open(self) -> Ledger:
         """A fresh ledger: nothing was ever taken."""
         raise NotImplementedError
 
     def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
-        """Be what was written down as these numbers, instead of being made of a limit; see `rules.recalled`."""
+        """Be what was written down as these numbers, instead of being made of a limit; see `rules.rule_from_record`."""
         raise NotImplementedError
 
 
@@ -95,7 +95,7 @@ class Ledger:
         """Ticks until `cost` could be taken; 0: now. A lower bound while permits are out."""
         raise NotImplementedError
 
-    def sure(self, now: int, cost: int) -> int:
+    def latest_wait(self, now: int, cost: int) -> int:
         """Ticks until `cost` can certainly be taken, whatever is or is not handed back."""
         return self.wait(now, cost)
 
@@ -158,7 +158,7 @@ class Ledger:
     def exhaust(self, now: int) -> None:
         """Count everything as just used: nobody knows what was sent before this moment."""
 
-    def adopt(self, rule: Rule, now: int) -> None:
+    def reconfigure(self, rule: Rule, now: int) -> None:
         """Go on under another rule of the same kind, without forgetting what was taken."""
         raise NotImplementedError
 

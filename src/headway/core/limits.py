@@ -364,6 +364,8 @@ def as_limit(value: str | Limit) -> Limit:
     """
     if isinstance(value, Limit):
         return value
-    from headway.core.notation import parse  # notation builds limits, so it cannot be imported before them
+    from headway.core.notation import (
+        parse_limit,  # notation builds limits, so it cannot be imported before them
+    )
 
-    return parse(value)
+    return parse_limit(value)

@@ -19,18 +19,18 @@ from headway.core.durations import MONTH, Scanner, duration_text
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.errors import InvalidLimit
 
-__all__ = ["parse"]
+__all__ = ["parse_limit"]
 
 _AFTER_COUNT = "/ or per and a duration (100/minute), every (1 every 6s), or concurrent (5 concurrent)"
 _AFTER_RATE = "burst and a number, aligned, ; and another limit, or the end"
 
 
-def parse(text: str) -> Limit:
+def parse_limit(text: str) -> Limit:
     """The limit that the text describes; several, joined by `;`, become an `AllOf`.
 
-    >>> parse("100/minute"), parse("100/s burst 20"), parse("1 every 6s")
+    >>> parse_limit("100/minute"), parse_limit("100/s burst 20"), parse_limit("1 every 6s")
     (Window(100, per=60), Bucket('100/s', burst=20), Spacing(6))
-    >>> parse("10/s; 500 per minute; 5 concurrent")
+    >>> parse_limit("10/s; 500 per minute; 5 concurrent")
     AllOf(Window(10, per=1), Window(500, per=60), Concurrency(5))
     """
     if not isinstance(text, str):

@@ -17,7 +17,7 @@ cdef class PoolRule:
 cdef class Turn:
     cdef readonly long long ops, due, mark, epoch
     cdef readonly bint reserved, moved
-    cdef public object bell
+    cdef public object waker
 
 
 @cython.final
@@ -70,7 +70,7 @@ cdef class Pools:
 
     cdef void clip(self) noexcept
 
-    cpdef retarget(self, PoolRule rule, long long now)
+    cpdef set_rate(self, PoolRule rule, long long now)
     cpdef run(self, long long now, bint running)
     cpdef restart(self, long long now)
 

@@ -118,7 +118,7 @@ class PoolRule:
 class Turn:
     """One caller's place: what it asked for, when it may start, and when it should have."""
 
-    __slots__ = ("bell", "due", "epoch", "mark", "moved", "ops", "reserved")
+    __slots__ = ("due", "epoch", "mark", "moved", "ops", "reserved", "waker")
 
     def __init__(self, ops: int) -> None:
         self.ops = ops
@@ -127,7 +127,7 @@ class Turn:
         self.epoch = 0
         self.reserved = False
         self.moved = False
-        self.bell: Any = None
+        self.waker: Any = None
 
 
 class Pools:
@@ -364,7 +364,7 @@ class Pools:
 
     # -- changing
 
-    def retarget(self, rule: PoolRule, now: int) -> None:
+    def set_rate(self, rule: PoolRule, now: int) -> None:
         """Go on at another pace. Time is kept: a backlog of 5 s is 5 s at any rate."""
         self.fill(now)
         self.unwind()

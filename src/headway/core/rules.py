@@ -62,7 +62,7 @@ _RULES: dict[str, type[Rule]] = {
 }
 
 
-def recalled(kind: str, capacity: int, own: tuple[int, ...], tick_ns: int) -> Rule:
+def rule_from_record(kind: str, capacity: int, own: tuple[int, ...], tick_ns: int) -> Rule:
     """The rule that was written down as these numbers, by somebody else or long ago.
 
         window         gap, grid, transit, out_grid, held (0 or 1)

@@ -154,7 +154,7 @@ class SpacingLedger(Ledger):
         if self.slack < self.rule.allowance:
             self.slack = self.rule.allowance
 
-    def adopt(self, rule: Rule, now: int) -> None:
+    def reconfigure(self, rule: Rule, now: int) -> None:
         self.rule = rule  # type: ignore[assignment]
         if self.next() <= now:
             self.older = self.before  # nobody is late any more: what was allowed to the older ones is over

@@ -6,12 +6,12 @@ from headway.core.ledger cimport Ledger, Rule
 cdef class Ticket:
     cdef readonly tuple keys, costs
     cdef public long long number, since, slot
-    cdef public object bell, ready
+    cdef public object waker, ready
     cdef public bint granted
-    cdef public list lines, marks
+    cdef public list queues, marks
 
 
-cdef class Line:
+cdef class WaitQueue:
     cdef readonly Py_ssize_t index
     cdef readonly Ticket first
     cdef long long last

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from headway.core.ledger import Ledger
 
 
-class Bell(Protocol):
+class Waker(Protocol):
     """What wakes the owner of a ticket."""
 
-    def ring(self) -> None: ...
+    def wake(self) -> None: ...
 
     def alive(self) -> bool:
         """Whether anybody can still hear it: an event loop may be closed with waiters in it."""
@@ -40,15 +40,15 @@ class Bell(Protocol):
 class Ticket:
     """A place in line: what is wanted, and how to wake who wants it."""
 
-    __slots__ = ("bell", "costs", "granted", "keys", "lines", "marks", "number", "ready", "since", "slot")
+    __slots__ = ("costs", "granted", "keys", "marks", "number", "queues", "ready", "since", "slot", "waker")
 
     def __init__(self, keys: tuple[str | None, ...], costs: tuple[int, ...]) -> None:
         self.keys = keys
         self.costs = costs
         self.number = 0
         self.since = 0
-        self.bell: Bell | None = None
-        self.lines: list[Line] = []
+        self.waker: Waker | None = None
+        self.queues: list[WaitQueue] = []
         self.granted = False
         self.marks: list[tuple[Ledger, int, int]] = []
         # When to ask again: a time, or None for when the bell rings.
@@ -57,7 +57,7 @@ class Ticket:
         self.slot = 0
 
 
-class Line:
+class WaitQueue:
     """Tickets in the order of their numbers.
 
     >>> line = Line(0)
@@ -97,7 +97,7 @@ class Line:
         if number in self.tickets:
             return
         self.tickets[number] = ticket
-        ticket.lines.append(self)
+        ticket.queues.append(self)
         if self.first is None or self.first.number > number:
             self.first = ticket
         if number > self.last:
@@ -136,7 +136,7 @@ class Line:
         """Add one more to the plan, if there is one."""
         if self.plan is not None:
             # Nobody is served before it came. (Tickets tell the time by another clock than walled ledgers.)
-            if ticket.since > self.plan_at and not self.plan.get_rule().walled:
+            if ticket.since > self.plan_at and not self.plan.get_rule().uses_wall_clock:
                 self.plan_at = ticket.since
             cost = ticket.costs[self.index]
             self.plan_at += self.plan.wait(self.plan_at, cost)

@@ -27,7 +27,7 @@ cdef class WindowLedger(Ledger):
     cpdef long long wait(self, long long now, long long cost)
 
     @cython.locals(need=cython.longlong)
-    cpdef long long sure(self, long long now, long long cost)
+    cpdef long long latest_wait(self, long long now, long long cost)
 
     @cython.locals(found=cython.longlong)
     cpdef complete(self, long long now, long long cost, long long mark)

@@ -30,7 +30,7 @@ asked at 0.05, both were out: "at least 1.02 s from now", and nothing exact.
 `free` may fall below zero: who settles for more than was taken has used permits that were not there. They cool
 like all others, and the next grant has to wait until free is positive again. That is all there is to debt.
 
-Under another rule (`adopt`) what cools is moved by the difference of the gaps; `tally` is the sum of all moves,
+Under another rule (`reconfigure`) what cools is moved by the difference of the gaps; `tally` is the sum of all moves,
 so that a permit finds its own place again and no other.
 
 For n above 1024 times are rounded *up* to a grid of 1/1024 of the window when they are recorded, and never
@@ -129,7 +129,7 @@ class WindowLedger(Ledger):
         # The missing ones are out. At best they complete this instant; what cools already is free before them.
         return self.rule.gap if self.rule.gap > 1 else 1
 
-    def sure(self, now: int, cost: int) -> int:
+    def latest_wait(self, now: int, cost: int) -> int:
         self.advance(now)
         need = cost - self.free
         if need <= 0:
@@ -221,7 +221,7 @@ class WindowLedger(Ledger):
         else:
             self.out.add(now, count)
 
-    def adopt(self, rule: Rule, now: int) -> None:
+    def reconfigure(self, rule: Rule, now: int) -> None:
         self.advance(now)
         before = self.rule
         self.rule = rule  # type: ignore[assignment]
