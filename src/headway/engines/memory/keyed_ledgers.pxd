@@ -2,15 +2,15 @@ cimport cython
 from headway.core.ledger cimport Ledger, Rule
 
 
-cdef class Shelf:
+cdef class KeyedLedgers:
     cdef readonly Rule rule
     cdef public object choose, full_at
     cdef readonly dict ledgers
-    cdef list ring
-    cdef Py_ssize_t hand, peak
+    cdef list keys
+    cdef Py_ssize_t cursor, peak
     cdef long long pace
     cdef readonly long long countdown
-    cdef readonly Ledger lone
+    cdef readonly Ledger default
 
     cdef Ledger fresh(self, Rule rule)
     cpdef Rule rule_for(self, key)
@@ -18,10 +18,10 @@ cdef class Shelf:
     @cython.locals(ledger=Ledger)
     cpdef Ledger find(self, key)
 
-    cpdef Ledger look(self, key)
+    cpdef Ledger peek(self, key)
 
     @cython.locals(ledger=Ledger)
     cdef Ledger open(self, key)
 
-    @cython.locals(ledger=Ledger, ring=list, found=cython.longlong, i=cython.Py_ssize_t)
+    @cython.locals(ledger=Ledger, keys=list, found=cython.longlong, i=cython.Py_ssize_t)
     cpdef sweep(self, long long now, long long wall)

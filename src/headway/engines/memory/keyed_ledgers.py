@@ -19,8 +19,19 @@ BATCH = 64
 SLOWEST = 1024
 
 
-class Shelf:
-    __slots__ = ("choose", "countdown", "full_at", "hand", "ledgers", "lone", "pace", "peak", "ring", "rule")
+class KeyedLedgers:
+    __slots__ = (
+        "choose",
+        "countdown",
+        "cursor",
+        "default",
+        "full_at",
+        "keys",
+        "ledgers",
+        "pace",
+        "peak",
+        "rule",
+    )
 
     def __init__(self, rule: Rule, choose: Callable[[str], Rule | None] | None, full_at: int | None) -> None:
         self.rule = rule
@@ -32,11 +43,11 @@ class Shelf:
     def clear(self) -> None:
         """Forget everything."""
         self.ledgers: dict[str, Ledger] = {}
-        self.ring: list[str] = []
-        self.hand = 0
+        self.keys: list[str] = []
+        self.cursor = 0
         self.peak = 0
         self.countdown = self.pace
-        self.lone = self.fresh(self.rule)
+        self.default = self.fresh(self.rule)
 
     def fresh(self, rule: Rule) -> Ledger:
         ledger = rule.open()
@@ -53,66 +64,66 @@ class Shelf:
     def find(self, key: str | None) -> Ledger:
         """The ledger of a key, opened when it is asked for."""
         if key is None:
-            return self.lone
+            return self.default
         self.countdown -= 1
         ledger = self.ledgers.get(key)
         if ledger is None:
             ledger = self.open(key)
         return ledger
 
-    def look(self, key: str | None) -> Ledger:
+    def peek(self, key: str | None) -> Ledger:
         """The ledger of a key to look at; one that is not there is not kept."""
         if key is None:
-            return self.lone
+            return self.default
         return self.ledgers.get(key) or self.fresh(self.rule_for(key))
 
     def open(self, key: str) -> Ledger:
         ledger = self.fresh(self.rule_for(key))
         self.ledgers[key] = ledger
-        self.ring.append(key)
+        self.keys.append(key)
         self.countdown -= SLOWEST // (BATCH // 2)
-        if len(self.ring) > self.peak:
-            self.peak = len(self.ring)
+        if len(self.keys) > self.peak:
+            self.peak = len(self.keys)
         return ledger
 
     def sweep(self, now: int, wall: int) -> None:
         """Move the hand over the next keys and forget the idle ones."""
         found = 0
-        ring = self.ring
-        for _ in range(min(BATCH, len(ring))):
-            if self.hand >= len(ring):
-                self.hand = 0
-            key = ring[self.hand]
+        keys = self.keys
+        for _ in range(min(BATCH, len(keys))):
+            if self.cursor >= len(keys):
+                self.cursor = 0
+            key = keys[self.cursor]
             ledger = self.ledgers[key]
-            if ledger.idle(wall if ledger.get_rule().walled else now):
+            if ledger.idle(wall if ledger.get_rule().uses_wall_clock else now):
                 del self.ledgers[key]
-                ring[self.hand] = ring[len(ring) - 1]
-                ring.pop()
+                keys[self.cursor] = keys[len(keys) - 1]
+                keys.pop()
                 found += 1
             else:
-                self.hand += 1
+                self.cursor += 1
         if found > BATCH // 4:
             self.pace = 1
         else:
             self.pace = min(2 * self.pace, SLOWEST)
         self.countdown = self.pace
-        if self.peak > 8 * len(ring) + BATCH:
+        if self.peak > 8 * len(keys) + BATCH:
             # A dict keeps the room that it once needed, until it is copied.
             self.ledgers = dict(self.ledgers)
-            self.peak = len(ring)
+            self.peak = len(keys)
 
     def forget(self, key: str | None) -> None:
         """Let a key start anew."""
         if key is None:
-            self.lone = self.fresh(self.rule)
+            self.default = self.fresh(self.rule)
         elif key in self.ledgers:
             self.ledgers[key] = self.fresh(self.rule_for(key))
 
-    def adopt(self, rule: Rule, now: int, wall: int) -> None:
+    def reconfigure(self, rule: Rule, now: int, wall: int) -> None:
         """Go on under another rule; keys with a rule of their own keep it."""
         self.rule = rule
-        moment = wall if rule.walled else now
-        self.lone.adopt(rule, moment)
+        moment = wall if rule.uses_wall_clock else now
+        self.default.reconfigure(rule, moment)
         for key, ledger in self.ledgers.items():
             if self.rule_for(key) is rule:
-                ledger.adopt(rule, moment)
+                ledger.reconfigure(rule, moment)

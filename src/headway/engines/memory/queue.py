@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from headway.core.bucket import BucketRule
 from headway.core.ledger import FOREVER
-from headway.core.line import Line, Ticket
+from headway.core.wait_queue import Ticket, WaitQueue
 from headway.engines.memory.vault import Vault
-from headway.errors import Closed, RateLimited
+from headway.errors import LimiterClosed, RateLimited
 
 if TYPE_CHECKING:
     from headway.core.ledger import Ledger, Rule
-    from headway.engines.memory.shelf import Shelf
+    from headway.engines.memory.keyed_ledgers import KeyedLedgers
 
 CATCH_UP = 50_000_000
 
@@ -46,7 +46,7 @@ class Queue(Vault):
         if self.forked:
             self._forked_notice()
         if self.closed:
-            raise Closed(self.name)
+            raise LimiterClosed(self.name)
         if self.off:
             self._step_out(ticket)
             ticket.granted = True
@@ -73,23 +73,23 @@ class Queue(Vault):
 
         Sets `ticket.ready`, when to ask again; None for when the bell rings.
         """
-        wall = self.clock.wall() if self.walled else 0
+        wall = self.clock.wall() if self.uses_wall_clock else 0
         resume = self.resume_time(ticket.keys, now)
         ready: int | None = resume
         holding: list[int] = [0] if resume > now else []
-        for index, shelf in enumerate(self.shelves):
+        for index, keyed in enumerate(self.keyed_ledgers):
             cost = ticket.costs[index]
             if cost == 0:
                 continue
             key = ticket.keys[index]
-            if shelf.countdown <= 0:
-                shelf.sweep(now, wall)
-            ledger = shelf.find(key)
+            if keyed.countdown <= 0:
+                keyed.sweep(now, wall)
+            ledger = keyed.find(key)
             rule = ledger.get_rule()
             if stand and cost > rule.capacity:
                 raise self.refusal(ticket.keys)
-            at = wall if rule.walled else now
-            line = self.lines.get((index, key))
+            at = wall if rule.uses_wall_clock else now
+            line = self.queues.get((index, key))
             if line is not None and self._behind(line, ticket):
                 holding.append(index)
                 ready = self._hint(ticket, line, ledger, at + resume - now, resume) if stand else None
@@ -100,7 +100,7 @@ class Queue(Vault):
             holding.append(index)
             if line is not None:
                 self._doubt(line, ticket, rule, now)
-            sure = ledger.sure(at, cost)
+            sure = ledger.latest_wait(at, cost)
             if sure >= FOREVER:
                 ready = None
             elif ready is not None:
@@ -108,53 +108,53 @@ class Queue(Vault):
         ticket.ready = ready
         return holding
 
-    def _behind(self, line: Line, ticket: Ticket) -> bool:
+    def _behind(self, line: WaitQueue, ticket: Ticket) -> bool:
         """Whether somebody who can still be woken is before the ticket."""
         while line.tickets:
             head = line.head()
             if head.number >= ticket.number:
                 return False
-            if head.bell is None or head.bell.alive():
+            if head.waker is None or head.waker.alive():
                 return True
             self._step_out(head)
         return False
 
-    def _doubt(self, line: Line, ticket: Ticket, rule: Rule, now: int) -> None:
+    def _doubt(self, line: WaitQueue, ticket: Ticket, rule: Rule, now: int) -> None:
         """Throw the plan of a bucket away if the head, for whom nothing is there, was told that its time has come.
 
         Others keep theirs: their times depend on how late each wakes, and no plan would be true for long.
         """
-        if ticket.lines and (ticket.ready is None or ticket.ready <= now) and type(rule) is BucketRule:
+        if ticket.queues and (ticket.ready is None or ticket.ready <= now) and type(rule) is BucketRule:
             line.plan = None
 
-    def _hint(self, ticket: Ticket, line: Line, ledger: Ledger, at: int, now: int) -> int | None:
+    def _hint(self, ticket: Ticket, line: WaitQueue, ledger: Ledger, at: int, now: int) -> int | None:
         """When a ticket behind others will be due if nobody gives up, so that it can wake without being called.
 
         Only for who comes to the line, and only where the schedule is known; who wakes and is still not the
         head waits for the bell.
         """
-        if ticket.lines or len(self.shelves) > 1 or ledger.get_rule().held:
+        if ticket.queues or len(self.keyed_ledgers) > 1 or ledger.get_rule().held:
             return None
         return now + self._forecast(line, ledger, at, ticket.costs[line.index])
 
-    def _forecast(self, line: Line, ledger: Ledger, at: int, cost: int) -> int:
+    def _forecast(self, line: WaitQueue, ledger: Ledger, at: int, cost: int) -> int:
         """Nanoseconds until `cost` is granted behind everybody in line."""
         since = at
         if type(ledger.get_rule()) is BucketRule:
             since = min(at, self._owed_since(line, line.head(), at))
         return line.forecast(ledger, since, at, cost)
 
-    def _owed_since(self, line: Line, head: Ticket, now: int) -> int:
+    def _owed_since(self, line: WaitQueue, head: Ticket, now: int) -> int:
         """From when on the head of a line may take the slots of a bucket, however late it wakes."""
         return max(head.since, line.served, self.resumed, now - _CATCH_UP)
 
     def _take(self, ticket: Ticket, claims: list[tuple[int, Ledger, int]], now: int) -> None:
-        waited = bool(ticket.lines)
+        waited = bool(ticket.queues)
         for index, ledger, at in claims:
             moment = at
             cost = ticket.costs[index]
             if waited and len(claims) == 1 and type(ledger.get_rule()) is BucketRule:
-                line = ticket.lines[0]
+                line = ticket.queues[0]
                 since = self._owed_since(line, ticket, now)
                 moment = min(at, since + ledger.wait(since, cost))
                 line.served = moment
@@ -167,15 +167,15 @@ class Queue(Vault):
 
     def _stand(self, ticket: Ticket, indexes: list[int]) -> None:
         """Stand in the lines of what holds the ticket up, and in no other."""
-        if len(self.shelves) == 1:
-            if not ticket.lines:
+        if len(self.keyed_ledgers) == 1:
+            if not ticket.queues:
                 self.waiting += 1
                 self._join(ticket, 0)
             return
         wanted = {(index, ticket.keys[index]) for index in indexes}
-        if not ticket.lines:
+        if not ticket.queues:
             self.waiting += 1
-        for line in list(ticket.lines):
+        for line in list(ticket.queues):
             if (line.index, ticket.keys[line.index]) not in wanted:
                 self._leave_line(line, ticket)
         for index in sorted({index for index, _ in wanted}):
@@ -183,34 +183,34 @@ class Queue(Vault):
 
     def _join(self, ticket: Ticket, index: int) -> None:
         place = (index, ticket.keys[index])
-        line: Line | None = self.lines.get(place)
+        line: WaitQueue | None = self.queues.get(place)
         if line is None:
-            line = self.lines[place] = Line(index)
+            line = self.queues[place] = WaitQueue(index)
         line.join(ticket)
 
     def _step_out(self, ticket: Ticket) -> None:
-        if ticket.lines:
+        if ticket.queues:
             self.waiting -= 1
-            while ticket.lines:
-                self._leave_line(ticket.lines[0], ticket)
+            while ticket.queues:
+                self._leave_line(ticket.queues[0], ticket)
 
-    def _leave_line(self, line: Line, ticket: Ticket) -> None:
+    def _leave_line(self, line: WaitQueue, ticket: Ticket) -> None:
         was_head = line.head() is ticket
         line.leave(ticket)
-        ticket.lines.remove(line)
+        ticket.queues.remove(line)
         if not line.tickets:
-            del self.lines[(line.index, ticket.keys[line.index])]
+            del self.queues[(line.index, ticket.keys[line.index])]
         elif was_head:
             head = line.head()
             if head.ready is None or head.ready > self._due(line, head):
                 self._ring(head)
 
-    def _due(self, line: Line, head: Ticket) -> int:
+    def _due(self, line: WaitQueue, head: Ticket) -> int:
         """When the head of a line can take what it needs there."""
-        shelf: Shelf = self.shelves[line.index]
-        ledger = shelf.look(head.keys[line.index])
+        keyed: KeyedLedgers = self.keyed_ledgers[line.index]
+        ledger = keyed.peek(head.keys[line.index])
         now = self.clock.now()
-        at = self.clock.wall() if ledger.get_rule().walled else now
+        at = self.clock.wall() if ledger.get_rule().uses_wall_clock else now
         return now + ledger.wait(at, head.costs[line.index])
 
     def withdraw(self, ticket: Ticket) -> None:
@@ -248,28 +248,28 @@ class Queue(Vault):
             self.waiting -= 1
 
     def _ring(self, ticket: Ticket) -> None:
-        if ticket.bell is None:
+        if ticket.waker is None:
             return
-        if ticket.bell.alive():
-            ticket.bell.ring()
+        if ticket.waker.alive():
+            ticket.waker.wake()
         else:
             self._step_out(ticket)
 
     def call_head(self, index: int, key: str | None) -> None:
         """Something came back to this ledger: let the head of its line look again."""
-        line = self.lines.get((index, key))
+        line = self.queues.get((index, key))
         if line is not None:
             line.plan = None
             self._ring(line.head())
 
     def call_heads(self) -> None:
-        for line in list(self.lines.values()):
+        for line in list(self.queues.values()):
             line.plan = None
             self._ring(line.head())
 
     def refusal(self, keys: tuple[str | None, ...]) -> RateLimited:
         """The error for what no waiting brings: a limit of 0, or one that was lowered below what is wanted."""
-        rules = [shelf.rule_for(key) for shelf, key in zip(self.shelves, keys, strict=True)]
+        rules = [keyed.rule_for(key) for keyed, key in zip(self.keyed_ledgers, keys, strict=True)]
         least = min(rules, key=lambda rule: rule.capacity)
         return RateLimited(float("inf"), limit=least.limit, key=keys[0], reason="never")
 

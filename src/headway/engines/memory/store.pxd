@@ -1,5 +1,5 @@
 from headway.engines.memory.queue cimport Queue
 
 
-cdef class Book(Queue):
+cdef class MemoryStore(Queue):
     pass

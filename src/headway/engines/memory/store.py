@@ -12,25 +12,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headway.clock import SYSTEM
-from headway.core.line import Ticket
+from headway.core.wait_queue import Ticket
+from headway.engines.memory.keyed_ledgers import KeyedLedgers
 from headway.engines.memory.queue import Queue
-from headway.engines.memory.shelf import Shelf
 from headway.engines.memory.vault import ATOMIC
-from headway.errors import Closed
+from headway.errors import LimiterClosed
 
 if TYPE_CHECKING:
     from headway.clock import Clock
     from headway.core.ledger import Ledger, Rule
 
-__all__ = ["ABANDON", "ATOMIC", "CANCEL", "COMPLETE", "SETTLE", "Book"]
+__all__ = ["ABANDON", "ATOMIC", "CANCEL", "COMPLETE", "SETTLE", "MemoryStore"]
 
 COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
 
-books: weakref.WeakSet[Book] = weakref.WeakSet()
+books: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
 disabled = False
 
 
-class Book(Queue):
+class MemoryStore(Queue):
     """One ledger per rule and key, their waiting lines, and what was counted."""
 
     __slots__ = ()
@@ -38,7 +38,7 @@ class Book(Queue):
     def __init__(self, name: str | None, clock: Clock, start_full: bool) -> None:
         Queue.__init__(self, name, clock, start_full)
         self.off = disabled
-        self.calm = not disabled
+        self.uncontended = not disabled
         books.add(self)
 
     def reserve(self, ticket: Ticket) -> int:
@@ -48,13 +48,13 @@ class Book(Queue):
             if self.forked:
                 self._forked_notice()
             if self.closed:
-                raise Closed(self.name)
+                raise LimiterClosed(self.name)
             ticket.granted = True
             if self.off:
                 return 0
             now = self.clock.now()
             for place in enumerate(ticket.keys):
-                line = self.lines.get(place)
+                line = self.queues.get(place)
                 for other in list(line.tickets.values()) if line is not None else ():
                     if self._promise(other, now) < 0:
                         return -1
@@ -71,9 +71,9 @@ class Book(Queue):
         self.enter()
         try:
             now = self.clock.now()
-            claims = zip(self.shelves, ticket.keys, ticket.costs, strict=True)
+            claims = zip(self.keyed_ledgers, ticket.keys, ticket.costs, strict=True)
             return max(
-                [shelf.look(key).slot_after(now, cost) for shelf, key, cost in claims if cost], default=0
+                [keyed.peek(key).slot_after(now, cost) for keyed, key, cost in claims if cost], default=0
             )
         finally:
             self.leave()
@@ -81,9 +81,9 @@ class Book(Queue):
     def _promise(self, ticket: Ticket, now: int) -> int:
         slot = self.resume_time(ticket.keys, now)
         claims = []
-        for shelf, key, cost in zip(self.shelves, ticket.keys, ticket.costs, strict=True):
+        for keyed, key, cost in zip(self.keyed_ledgers, ticket.keys, ticket.costs, strict=True):
             if cost:
-                ledger = shelf.find(key)
+                ledger = keyed.find(key)
                 at = ledger.slot(now, cost)
                 if at < 0:
                     return -1
@@ -120,7 +120,7 @@ class Book(Queue):
             else:
                 if actual > cost and ledger.in_flight(now) == 0:
                     # Debt is the key's, also when its ledger was idle and has been forgotten since.
-                    ledger = self.shelves[index].find(key)
+                    ledger = self.keyed_ledgers[index].find(key)
                 ledger.settle(now, cost, mark, tally, actual)
             self.call_head(index, key)
         finally:
@@ -140,7 +140,7 @@ class Book(Queue):
         self.enter()
         try:
             if self.closed:
-                raise Closed(self.name)
+                raise LimiterClosed(self.name)
             now = self.clock.now()
             if duration_ns > 0:
                 self.pauses[key] = now + duration_ns
@@ -153,13 +153,13 @@ class Book(Queue):
             self.leave()
 
     def close(self) -> None:
-        """End every wait with `Closed`."""
+        """End every wait with `LimiterClosed`."""
         self.enter()
         try:
             self.closed = True
             for ticket in self.promised:
                 self._ring(ticket)
-            for line in list(self.lines.values()):
+            for line in list(self.queues.values()):
                 for ticket in list(line.tickets.values()):
                     self._ring(ticket)
         finally:
@@ -169,9 +169,9 @@ class Book(Queue):
         self.enter()
         try:
             if self.closed:
-                raise Closed(self.name)
-            for shelf, key in zip(self.shelves, keys, strict=True):
-                shelf.forget(key)
+                raise LimiterClosed(self.name)
+            for keyed, key in zip(self.keyed_ledgers, keys, strict=True):
+                keyed.forget(key)
             self.pauses.pop(keys[0], None)
             self.call_heads()
         finally:
@@ -181,47 +181,47 @@ class Book(Queue):
         """Let other functions say which keys have a rule of their own."""
         self.enter()
         try:
-            for shelf, choose in zip(self.shelves, choosers, strict=True):
-                shelf.choose = choose
-            self.solo = False
-            self.walled = True
+            for keyed, choose in zip(self.keyed_ledgers, choosers, strict=True):
+                keyed.choose = choose
+            self.single_rule = False
+            self.uses_wall_clock = True
         finally:
             self.leave()
 
-    def adopt(self, rules: tuple[Rule, ...]) -> None:
+    def reconfigure(self, rules: tuple[Rule, ...]) -> None:
         """Go on under other rules of the same kinds."""
         self.enter()
         try:
             now, wall = self.clock.now(), self.clock.wall()
-            for shelf, rule in zip(self.shelves, rules, strict=True):
-                shelf.adopt(rule, now, wall)
+            for keyed, rule in zip(self.keyed_ledgers, rules, strict=True):
+                keyed.reconfigure(rule, now, wall)
             self.held = any(rule.held for rule in rules)
             self.resumed = now
             self.call_heads()
-            for line in self.lines.values():
+            for line in self.queues.values():
                 for ticket in line.tickets.values():
                     if ticket.costs[line.index] > rules[line.index].capacity:
                         self._ring(ticket)  # to hear that its turn never comes
         finally:
             self.leave()
 
-    def survey(
+    def snapshot(
         self, keys: tuple[str | None, ...], costs: tuple[int, ...]
     ) -> list[tuple[Any, int, int, int, int, int, bool]]:
         """What each rule says of a request, behind all who wait: limit, remaining, wait, reset, waiting, out, exact."""
         self.enter()
         try:
             if self.closed:
-                raise Closed(self.name)
+                raise LimiterClosed(self.name)
             now = self.clock.now()
-            wall = self.clock.wall() if self.walled else 0
+            wall = self.clock.wall() if self.uses_wall_clock else 0
             resume = self.resume_time(keys, now) - now
             found = []
-            for index, shelf in enumerate(self.shelves):
-                ledger, cost, key = shelf.look(keys[index]), costs[index], keys[index]
+            for index, keyed in enumerate(self.keyed_ledgers):
+                ledger, cost, key = keyed.peek(keys[index]), costs[index], keys[index]
                 rule = ledger.get_rule()
-                at = wall if rule.walled else now
-                line = self.lines.get((index, key))
+                at = wall if rule.uses_wall_clock else now
+                line = self.queues.get((index, key))
                 wait = 0 if cost == 0 else ledger.wait(at, cost)
                 exact = cost == 0 or ledger.exact(at, cost)
                 remaining = ledger.remaining(at)
@@ -249,7 +249,7 @@ class Book(Queue):
         if self.health is not None:
             self.health(self)
 
-    def tell_blocking(self) -> None:
+    def warn_blocking(self) -> None:
         """A thread in which an event loop runs is about to sleep."""
         if self.on_block is not None:
             self.on_block(self)
@@ -257,50 +257,52 @@ class Book(Queue):
 
 def after_fork() -> None:
     """In a forked child: locks and lines belong to threads that do not exist here."""
-    for book in list(books):
-        book.lock = threading.RLock()
-        book.depth = 0
-        book.lines = {}
-        book.promised = set()
-        book.waiting = 0
-        book.forked = True
-        book.calm = False
+    for store in list(books):
+        store.lock = threading.RLock()
+        store.depth = 0
+        store.queues = {}
+        store.promised = set()
+        store.waiting = 0
+        store.forked = True
+        store.uncontended = False
 
 
 def set_disabled(flag: bool) -> bool:
     """Let every memory limiter grant everything at once; returns what was before."""
     global disabled
     before, disabled = disabled, flag
-    for book in list(books):
-        book.off = flag
-        book.enter()
-        book.leave()
+    for store in list(books):
+        store.off = flag
+        store.enter()
+        store.leave()
     return before
 
 
-def set_aside() -> list[tuple[Book, list[Shelf], dict[str | None, int]]]:
+def set_aside() -> list[tuple[MemoryStore, list[KeyedLedgers], dict[str | None, int]]]:
     """Put the ledgers of every book on the system clock away, and start fresh ones in their place."""
     token = []
-    for book in list(books):
-        if book.clock is not SYSTEM:
+    for store in list(books):
+        if store.clock is not SYSTEM:
             continue
-        book.enter()
+        store.enter()
         try:
-            token.append((book, book.shelves, book.pauses))
-            book.shelves = [Shelf(shelf.rule, shelf.choose, None) for shelf in book.shelves]
-            book.first = book.shelves[0]
-            book.pauses = {}
-            book.resumed = 0
+            token.append((store, store.keyed_ledgers, store.pauses))
+            store.keyed_ledgers = [
+                KeyedLedgers(keyed.rule, keyed.choose, None) for keyed in store.keyed_ledgers
+            ]
+            store.first = store.keyed_ledgers[0]
+            store.pauses = {}
+            store.resumed = 0
         finally:
-            book.leave()
+            store.leave()
     return token
 
 
-def bring_back(token: list[tuple[Book, list[Shelf], dict[str | None, int]]]) -> None:
+def bring_back(token: list[tuple[MemoryStore, list[KeyedLedgers], dict[str | None, int]]]) -> None:
     """Put what `set_aside` returned back in its place."""
-    for book, shelves, pauses in token:
-        book.enter()
+    for store, shelves, pauses in token:
+        store.enter()
         try:
-            book.shelves, book.first, book.pauses, book.resumed = shelves, shelves[0], pauses, 0
+            store.keyed_ledgers, store.first, store.pauses, store.resumed = shelves, shelves[0], pauses, 0
         finally:
-            book.leave()
+            store.leave()

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headway.clock import compiled
-from headway.core.line import Line, Ticket
-from headway.engines.memory.shelf import Shelf
+from headway.core.wait_queue import Ticket, WaitQueue
+from headway.engines.memory.keyed_ledgers import KeyedLedgers
 
 if TYPE_CHECKING:
     from headway.clock import Clock
@@ -35,13 +35,12 @@ class Vault:
     __slots__ = (
         "__weakref__",
         "abandoned",
-        "box",
-        "calm",
         "cancelled",
         "clock",
         "closed",
         "denied",
         "depth",
+        "dropped",
         "ended",
         "first",
         "flight_ns",
@@ -49,8 +48,8 @@ class Vault:
         "granted",
         "health",
         "held",
+        "keyed_ledgers",
         "limits",
-        "lines",
         "lock",
         "metrics",
         "name",
@@ -60,13 +59,14 @@ class Vault:
         "on_fork",
         "pauses",
         "promised",
+        "queues",
         "resumed",
-        "shelves",
-        "solo",
+        "single_rule",
         "spare",
         "start_full",
+        "uncontended",
+        "uses_wall_clock",
         "waiting",
-        "walled",
         "warned",
     )  # so that interpreted code reads them fast
 
@@ -74,11 +74,11 @@ class Vault:
         self.name = name
         self.clock = clock
         self.start_full = start_full
-        self.shelves: list[Shelf] = []
-        self.first: Shelf = None  # type: ignore[assignment] # furnished before anybody asks
-        self.lines: dict[tuple[int, str | None], Line] = {}
+        self.keyed_ledgers: list[KeyedLedgers] = []
+        self.first: KeyedLedgers = None  # type: ignore[assignment] # furnished before anybody asks
+        self.queues: dict[tuple[int, str | None], WaitQueue] = {}
         self.lock = threading.RLock()
-        self.box: deque[tuple[Ledger, int, int, int, str | None]] = deque()
+        self.dropped: deque[tuple[Ledger, int, int, int, str | None]] = deque()
         self.pauses: dict[str | None, int] = {}
         # Who waited when somebody reserved behind it: no longer in line, but asleep until its slot.
         self.promised: set[Ticket] = set()
@@ -88,11 +88,11 @@ class Vault:
         self.depth = 0
         self.forked = False
         self.closed = False
-        self.calm = True
+        self.uncontended = True
         # While a test has switched limiting off.
         self.off = False
-        self.solo = False
-        self.walled = False
+        self.single_rule = False
+        self.uses_wall_clock = False
         self.held = False
         self.granted = 0
         self.denied = 0
@@ -109,60 +109,62 @@ class Vault:
         self.spare: Any = None
         self.warned: set[str] = set()
 
-    def furnish(self, rules: tuple[Rule, ...], choosers: list[Callable[[str], Rule | None] | None]) -> None:
+    def configure(self, rules: tuple[Rule, ...], choosers: list[Callable[[str], Rule | None] | None]) -> None:
         """Set up one shelf per rule."""
         full_now: int | None = self.clock.now() if self.start_full else None
         full_wall: int | None = self.clock.wall() if self.start_full else None
-        self.shelves = [
-            Shelf(rule, choose, full_wall if rule.walled else full_now)
+        self.keyed_ledgers = [
+            KeyedLedgers(rule, choose, full_wall if rule.uses_wall_clock else full_now)
             for rule, choose in zip(rules, choosers, strict=True)
         ]
-        self.first = self.shelves[0]
+        self.first = self.keyed_ledgers[0]
         # A Spacing must hear of every use, also of one that did not wait.
-        self.solo = len(rules) == 1 and not rules[0].walled and choosers[0] is None and not rules[0].spaced
-        self.walled = any(rule.walled for rule in rules) or any(choosers)
+        self.single_rule = (
+            len(rules) == 1 and not rules[0].uses_wall_clock and choosers[0] is None and not rules[0].spaced
+        )
+        self.uses_wall_clock = any(rule.uses_wall_clock for rule in rules) or any(choosers)
         self.held = any(rule.held for rule in rules)
 
-    def quick(self, key: str | None, now: int) -> Ledger:
+    def find_fast(self, key: str | None, now: int) -> Ledger:
         """The only ledger of a calm book with one shelf."""
-        shelf = self.first
+        keyed = self.first
         if key is None:
-            return shelf.lone
+            return keyed.default
         # Swept before it is found: a fresh ledger is idle, and would be forgotten while it is being taken from.
-        if shelf.countdown <= 0:
-            shelf.sweep(now, 0)
-        return shelf.find(key)
+        if keyed.countdown <= 0:
+            keyed.sweep(now, 0)
+        return keyed.find(key)
 
     def enter(self) -> None:
         """Take the lock; nobody decides the quick way until it is given back."""
         self.lock.acquire()
         self.depth += 1
-        self.calm = False
+        self.uncontended = False
 
     def leave(self) -> None:
         """Give the lock back, after what finalizers left has been dealt with."""
         try:
             if self.depth == 1:
-                self.empty_box()
-                self.calm = not (
-                    self.lines or self.pauses or self.closed or self.forked or self.off or self.box
+                self.release_dropped()
+                self.uncontended = not (
+                    self.queues or self.pauses or self.closed or self.forked or self.off or self.dropped
                 )
         finally:
             self.depth -= 1
             self.lock.release()
-        if self.box:
+        if self.dropped:
             self.tidy()
 
-    def empty_box(self) -> None:
-        while self.box:
-            ledger, cost, mark, index, key = self.box.popleft()
+    def release_dropped(self) -> None:
+        while self.dropped:
+            ledger, cost, mark, index, key = self.dropped.popleft()
             ledger.abandon(self.time_for(ledger), cost, mark)
             self.call_head(index, key)
 
     def drop(self, ledger: Ledger, cost: int, mark: int, index: int, key: str | None) -> None:
         """Called by a finalizer: abandon, now or when whoever is at it is done."""
-        self.box.append((ledger, cost, mark, index, key))
-        self.calm = False
+        self.dropped.append((ledger, cost, mark, index, key))
+        self.uncontended = False
         self.tidy()
 
     def tidy(self) -> None:
@@ -175,7 +177,7 @@ class Vault:
                 self.leave()
 
     def time_for(self, ledger: Ledger) -> int:
-        return self.clock.wall() if ledger.get_rule().walled else self.clock.now()
+        return self.clock.wall() if ledger.get_rule().uses_wall_clock else self.clock.now()
 
     def resume_time(self, keys: tuple[str | None, ...], now: int) -> int:
         """When what these keys are paused for is over; pauses that are over are forgotten."""
