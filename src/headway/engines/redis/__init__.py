@@ -3,7 +3,7 @@
 From the bottom: `lua/` decides, on the server; `words` and `scripts` say how it is spoken to; `account` is a client's
 side of a ledger, `requests` what can be wanted of it; `address`, `ways` and `clients` say where servers are, `wires`
 and `place` are connections to them, `lanes` and `letters` what travels on them, `ears` and `shards` what is heard;
-`keeper` looks after those who wait; `engine` has it all for one server or a Sentinel's primary, `cluster` for many,
+`worker` looks after those who wait; `engine` has it all for one server or a Sentinel's primary, `cluster` for many,
 `lodging` for one of our own.
 """
 
@@ -23,9 +23,9 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(hint, name=missing.name) from missing
 
 from headway.core.durations import to_ns
-from headway.engines.redis.address import READERS, Address, read_address
-from headway.engines.redis.clients import ACCEPTED, describe, is_client, ways_of
 from headway.engines.redis.engine import Engine
+from headway.engines.redis.net.address import READERS, Address, read_address
+from headway.engines.redis.net.clients import ACCEPTED, connectors_of, describe, is_client
 from headway.errors import InvalidArgument
 
 __all__ = ["Engine", "engine_of", "open_engine"]
@@ -53,7 +53,7 @@ def open_engine(engine: Any, timeout: float) -> Engine:
     if isinstance(engine, str):
         with _lock:
             found = _open.get((engine, timeout))
-            if found is None or found.keeper.stopped:
+            if found is None or found.worker.stopped:
                 found = _open[engine, timeout] = build(read_address(engine), timeout)
             return found
     if is_client(engine):
@@ -73,19 +73,19 @@ def engine_of(client: Any, timeout: float | timedelta, **options: Any) -> Engine
     with _lock:
         mine = _of_clients.setdefault(client, {})
         found = mine.get(key)
-        if found is None or found.keeper.stopped:
-            address = Address("", describe(client), ways_of(client)[0], client=client, **read)
+        if found is None or found.worker.stopped:
+            address = Address("", describe(client), connectors_of(client)[0], client=client, **read)
             found = mine[key] = build(address, timeout_ns / 1e9)
         return found
 
 
 def build(address: Address, timeout: float) -> Engine:
     if address.kind == "cluster":
-        from headway.engines.redis.cluster import ClusterEngine
+        from headway.engines.redis.cluster.engine import ClusterEngine
 
         return ClusterEngine(address, timeout=timeout)
     if address.kind == "embedded":
-        from headway.engines.redis.lodging import EmbeddedEngine
+        from headway.engines.redis.embedded.engine import EmbeddedEngine
 
         return EmbeddedEngine(address, timeout=timeout)
     return Engine(address, timeout=timeout)

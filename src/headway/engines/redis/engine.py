@@ -23,23 +23,23 @@ from hiredis import ReplyError
 
 from headway.clock import SYSTEM
 from headway.engines import Engine as SharedEngine
-from headway.engines.redis.address import Address
-from headway.engines.redis.ears import Subscription
-from headway.engines.redis.greeting import greeting
-from headway.engines.redis.keeper import Keeper
-from headway.engines.redis.letters import Letter
-from headway.engines.redis.place import Place
-from headway.engines.redis.requests import End
-from headway.engines.redis.ways import Way, ways_to
-from headway.engines.redis.wires import TROUBLE
-from headway.engines.redis.words import command
+from headway.engines.redis.client.background import BackgroundWorker
+from headway.engines.redis.client.releases import PendingRelease
+from headway.engines.redis.client.requests import Release
+from headway.engines.redis.net.address import Address
+from headway.engines.redis.net.connections import CONNECTION_ERRORS
+from headway.engines.redis.net.connectors import Connector, connectors_to
+from headway.engines.redis.net.pool import ServerPool
+from headway.engines.redis.net.pubsub import Subscription
+from headway.engines.redis.net.server_checks import server_checks
+from headway.engines.redis.script.protocol import command
 from headway.errors import EngineUnavailable
 
 if TYPE_CHECKING:
-    from headway.engines.redis.account import Account
-    from headway.engines.redis.halts import Halt
-    from headway.engines.redis.requests import Ask, Call, Request
-    from headway.engines.redis.wires import TaskWire, Wire
+    from headway.engines.redis.client.ledger_client import LedgerClient
+    from headway.engines.redis.client.requests import Acquire, Request, Wakeup
+    from headway.engines.redis.cluster.pause import ClusterPause
+    from headway.engines.redis.net.connections import Connection, LoopConnection
 
 log = logging.getLogger("headway")
 
@@ -71,34 +71,34 @@ class Engine(SharedEngine):
         self.slow_to_prepare = False
         self._round_trip: int | None = None
         self._subscription: Subscription | None = None
-        self._settle(self._ways(address))
+        self._settle(self._connectors(address))
         self.reset()
         engines.add(self)
 
-    def _ways(self, address: Address) -> list[Way]:
-        return ways_to(address)
+    def _connectors(self, address: Address) -> list[Connector]:
+        return connectors_to(address)
 
-    def _settle(self, ways: list[Way]) -> None:
-        self._place = Place(self, ways[0])
+    def _settle(self, connectors: list[Connector]) -> None:
+        self._place = ServerPool(self, connectors[0])
 
     def reset(self) -> None:
         """Begin as a process that nobody knows; a forked child is another."""
         self.process = secrets.token_hex(6).encode()
         self.wake = self.namespace.encode() + b":wake:" + self.process
         self.news = self.namespace.encode() + b":news"
-        self.waiting: weakref.WeakValueDictionary[int, Ask] = weakref.WeakValueDictionary()
-        self._early: dict[int, Call | None] = {}
+        self.waiting: weakref.WeakValueDictionary[int, Acquire] = weakref.WeakValueDictionary()
+        self._early: dict[int, Wakeup | None] = {}
         # Accounts with ends that wait for a question to travel with.
-        self.deferred: set[Account] = set()
-        self.keeper = Keeper(self)
+        self.deferred: set[LedgerClient] = set()
+        self.worker = BackgroundWorker(self)
         self._streams = itertools.count()
         self.tickets = itertools.count(1)
         self._lock = threading.Lock()
         self._greeted: set[bytes] = set()
         self._complained = ""
         self._subscription = None
-        for place in self.places():
-            place.reset()
+        for pool in self.pools():
+            pool.reset()
 
     # -- names -------------------------------------------------------------------------------------------
 
@@ -109,22 +109,22 @@ class Engine(SharedEngine):
 
     # -- where -------------------------------------------------------------------------------------------
 
-    def place_of(self, account: Account | Halt) -> Place:  # noqa: ARG002 - a cluster needs it
+    def pool_of(self, ledger: LedgerClient | ClusterPause) -> ServerPool:  # noqa: ARG002 - a cluster needs it
         return self._place
 
-    def places(self) -> list[Place]:
+    def pools(self) -> list[ServerPool]:
         return [self._place]
 
-    def moved(self, account: Account | Halt, error: Exception) -> Place | None:
+    def moved(self, ledger: LedgerClient | ClusterPause, error: Exception) -> ServerPool | None:
         """Where the ledger is now, if that is what the error says."""
         if str(error).startswith("READONLY"):
             # It was the primary when we connected, and is a replica now: ask anew who is.
-            place = self.place_of(account)
-            place.renounce(ConnectionError("it has become a replica"), alive=True)
-            return place
+            pool = self.pool_of(ledger)
+            pool.discard_connections(ConnectionError("it has become a replica"), alive=True)
+            return pool
         return None
 
-    def halfway(self, account: Account, error: Exception) -> bool:  # noqa: ARG002 - a cluster knows of it
+    def halfway(self, ledger: LedgerClient, error: Exception) -> bool:  # noqa: ARG002 - a cluster knows of it
         """Whether the ledger is in pieces just now, one here and one there, and may be whole in a moment."""
         return False
 
@@ -135,33 +135,33 @@ class Engine(SharedEngine):
     def prepare(self) -> None:
         """Before a connection is made: what has to be there first."""
 
-    def revive(self, place: Place, error: BaseException) -> bool:  # noqa: ARG002
+    def on_unreachable(self, pool: ServerPool, error: BaseException) -> bool:  # noqa: ARG002
         """A server cannot be reached or does not answer: whether it may help to ask again at once."""
         return False
 
-    def greet(self, wire: Wire) -> None:
+    def check_server(self, connection: Connection) -> None:
         """A connection was made; a server that is new to us has to answer some questions."""
         self._complained = ""
-        if wire.ident not in self._greeted:
-            flow = greeting(self)
+        if connection.ident not in self._greeted:
+            flow = server_checks(self)
             try:
                 payload = next(flow)
                 while True:
-                    wire.limit(wire.until - monotonic_ns())
-                    payload = flow.send(wire.ask(payload))
+                    connection.limit(connection.until - monotonic_ns())
+                    payload = flow.send(connection.call(payload))
             except StopIteration:
-                self._greeted.add(wire.ident)
+                self._greeted.add(connection.ident)
 
-    async def greet_async(self, wire: TaskWire, deadline: float) -> None:
+    async def check_server_async(self, connection: LoopConnection, deadline: float) -> None:
         self._complained = ""
-        if wire.ident not in self._greeted:
-            flow = greeting(self)
+        if connection.ident not in self._greeted:
+            flow = server_checks(self)
             try:
                 payload = next(flow)
                 while True:
-                    payload = flow.send(await wire.ask(payload, deadline))
+                    payload = flow.send(await connection.call(payload, deadline))
             except StopIteration:
-                self._greeted.add(wire.ident)
+                self._greeted.add(connection.ident)
 
     def round_trip_ns(self, measure: bool = True) -> int:
         """How long a command takes there and back, as measured once; 0 for an engine that cannot be reached."""
@@ -170,13 +170,13 @@ class Engine(SharedEngine):
                 return 0
             clock, trips = self.clock, []
             try:
-                place = self.places()[0]
+                pool = self.pools()[0]
                 for _ in range(6):
                     begin = clock.now()
-                    place.ask(command(b"PING"))
+                    pool.call(command(b"PING"))
                     trips.append(clock.now() - begin)
-            except (EngineUnavailable, *TROUBLE) as error:
-                self.complain(error)
+            except (EngineUnavailable, *CONNECTION_ERRORS) as error:
+                self.log_once(error)
                 return 0
             # The first one had to connect.
             self._round_trip = sorted(trips[1:])[2]
@@ -191,92 +191,92 @@ class Engine(SharedEngine):
         within a millisecond. Not the first end that the threads of a process have: it may be the only one, as in a
         child that is forked for each job and ends by `os._exit`, where nobody comes to post it.
         """
-        account = request.account
-        if account.reduced:
+        ledger = request.ledger
+        if ledger.compacted:
             # What was given back is to be found by the next question, which travels from another account.
-            account = request.account = account.spec.successor(account, request.epoch)
+            ledger = request.ledger = ledger.registry.successor(ledger, request.epoch)
         loop = asyncio._get_running_loop()
-        first = loop is None and self.place_of(account).posts.wire is None
-        if type(request) is not End or account.waiting or account.standing or first:
+        first = loop is None and self.pool_of(ledger).release_sender.wire is None
+        if type(request) is not Release or ledger.waiting or ledger.standing or first:
             self.post_now(request)
             return
-        account.ends.append(request)
-        if account in self.deferred:
+        ledger.ends.append(request)
+        if ledger in self.deferred:
             return
-        self.deferred.add(account)
+        self.deferred.add(ledger)
         if loop is not None:
-            loop.call_soon(self.flush, account)
-            self.keeper.tend()  # for a loop that ends before that
+            loop.call_soon(self.flush, ledger)
+            self.worker.flush()  # for a loop that ends before that
         else:
-            self.keeper.soon()
+            self.worker.flush_soon()
 
-    def flush(self, account: Account) -> None:
+    def flush(self, ledger: LedgerClient) -> None:
         """Post what has not travelled with a question by now."""
-        self.deferred.discard(account)
-        while ends := account.take_ends():
+        self.deferred.discard(ledger)
+        while ends := ledger.take_ends():
             for request in ends:
                 self.post_now(request)
 
     def post_now(self, request: Request) -> None:
-        posts = self.place_of(request.account).posts
-        posts.post(Letter(request))
-        self.keeper.tend()
+        posts = self.pool_of(request.ledger).release_sender
+        posts.post(PendingRelease(request))
+        self.worker.flush()
         if posts.wire is None:
-            self.keeper.wake()
+            self.worker.wake()
 
-    def plan_farewell(self) -> None:
+    def plan_flush_at_exit(self) -> None:
         """`multiprocessing` ends its children without atexit: it runs only what the child has registered with it."""
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
-            util.Finalize(None, farewell, exitpriority=0)
+            util.Finalize(None, flush_at_exit, exitpriority=0)
 
     def ask_later(self, request: Request) -> None:
-        self.keeper.later(request)
+        self.worker.retry_later(request)
 
-    def wait_for(self, ask: Ask) -> None:
+    def wait_for(self, acquire: Acquire) -> None:
         """Somebody stands in a queue: listen for its call."""
-        self.keeper.look_after(ask.account)
-        self.keeper.listen()
+        self.worker.track(acquire.ledger)
+        self.worker.listen()
         if self._subscription is not None:
-            self._subscription.follow(ask.account)
+            self._subscription.follow(acquire.ledger)
         # Last: from now on it can be called.
-        self.waiting[ask.ticket] = ask
-        if ask.ticket in self._early:
-            self.call(ask.ticket, self._early.pop(ask.ticket, None))
+        self.waiting[acquire.ticket] = acquire
+        if acquire.ticket in self._early:
+            self.call(acquire.ticket, self._early.pop(acquire.ticket, None))
 
-    def call(self, ticket: int, call: Call | None) -> None:
+    def call(self, ticket: int, call: Wakeup | None) -> None:
         """Somebody's turn has come; None: it may have come, or comes sooner than it was told.
 
         The message may overtake the answer that it has to wait at all.
         """
-        ask = self.waiting.get(ticket)
-        if ask is None:
+        acquire = self.waiting.get(ticket)
+        if acquire is None:
             self._early[ticket] = call
             while len(self._early) > 1024:
                 self._early.pop(next(iter(self._early)), None)
             # It may have begun to wait just now, and found nothing.
-            ask = self.waiting.get(ticket)
-            if ask is None:
+            acquire = self.waiting.get(ticket)
+            if acquire is None:
                 return
             self._early.pop(ticket, None)
-        account = ask.account
+        ledger = acquire.ledger
         if call is None:
-            account.visited = 0
-            self.keeper.wake()
+            ledger.visited = 0
+            self.worker.wake()
             return
-        at = account.spec.clock.now()
-        granted = account.spec.local_time(account, call.now, at)
-        ask.called(call.slot - call.now, call.marks, call.epoch, granted, at)
+        at = ledger.registry.clock.now()
+        granted = ledger.registry.local_time(ledger, call.now, at)
+        acquire.called(call.slot - call.now, call.marks, call.epoch, granted, at)
 
-    def look_after(self, account: Account) -> None:
+    def track(self, ledger: LedgerClient) -> None:
         """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""
-        self.keeper.look_after(account)
-        self.keeper.listen()
+        self.worker.track(ledger)
+        self.worker.listen()
 
-    def follow(self, halt: Halt) -> None:
+    def follow(self, pause_state: ClusterPause) -> None:
         """Keys of this limiter are used: hear of pauses of all of it."""
-        self.keeper.follow(halt)
-        self.keeper.listen()
+        self.worker.follow(pause_state)
+        self.worker.listen()
 
     def subscription(self) -> Subscription:
         """The channels of this process, for its listener."""
@@ -289,7 +289,7 @@ class Engine(SharedEngine):
     # -- trouble -----------------------------------------------------------------------------------------
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
-        self.complain(cause)
+        self.log_once(cause)
         text = str(cause) or type(cause).__name__
         return EngineUnavailable(self.address, text)
 
@@ -301,7 +301,7 @@ class Engine(SharedEngine):
         """Whether a server that gave this error as its answer does not serve now, and may do so later."""
         return str(error).startswith(OUT_OF_ORDER) or self.half_done(error)
 
-    def complain(self, cause: BaseException) -> None:
+    def log_once(self, cause: BaseException) -> None:
         """Log what is wrong, once until something works again; an error of ours says what another said before."""
         name, text = f"{type(cause).__name__}: ", str(cause) or type(cause).__name__
         if isinstance(cause, EngineUnavailable):
@@ -312,10 +312,10 @@ class Engine(SharedEngine):
 
     def close(self) -> None:
         """Close connections and threads; nobody uses the engine any more."""
-        self.keeper.stopped = True
-        self.keeper.wake()
-        for place in self.places():
-            place.close()
+        self.worker.stopped = True
+        self.worker.wake()
+        for pool in self.pools():
+            pool.close()
 
     def __reduce__(self) -> Any:
         if self._original is None:
@@ -328,16 +328,16 @@ class Engine(SharedEngine):
         return f"<headway engine {self.address}>"
 
 
-def farewell() -> None:
+def flush_at_exit() -> None:
     """At the end of the process: what was ended is said, so that nobody has to wait for its lease."""
     for engine in list(engines):
-        for account in list(engine.deferred):
-            engine.flush(account)
-        for place in engine.places():
-            place.posts.tend()
+        for ledger in list(engine.deferred):
+            engine.flush(ledger)
+        for pool in engine.pools():
+            pool.release_sender.flush()
 
 
-atexit.register(farewell)
+atexit.register(flush_at_exit)
 
 
 def after_fork() -> None:

@@ -22,18 +22,26 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
-from headway.engines.redis.ears import Rejected
-from headway.engines.redis.halts import UNUSED, Halt
-from headway.engines.redis.lanes import MOST, lane_of_threads
-from headway.engines.redis.requests import NOTHING, Call, End, Poll, Renew, Request, Withdraw
-from headway.engines.redis.wires import TROUBLE
-from headway.engines.redis.words import read_numbers
+from headway.engines.redis.client.batching import MOST, thread_batcher
+from headway.engines.redis.client.requests import (
+    NOTHING,
+    PollQueue,
+    Release,
+    Renew,
+    Request,
+    Wakeup,
+    Withdraw,
+)
+from headway.engines.redis.cluster.pause import UNUSED, ClusterPause
+from headway.engines.redis.net.connections import CONNECTION_ERRORS
+from headway.engines.redis.net.pubsub import Rejected
+from headway.engines.redis.script.protocol import read_numbers
 from headway.errors import EngineUnavailable, HeadwayError
 
 if TYPE_CHECKING:
-    from headway.engines.redis.account import Account
+    from headway.engines.redis.client.batching import UnknownOutcome
+    from headway.engines.redis.client.ledger_client import LedgerClient
     from headway.engines.redis.engine import Engine
-    from headway.engines.redis.lanes import Doubt
 
 log = logging.getLogger("headway")
 
@@ -42,15 +50,15 @@ ALERT = 50
 """Rounds of a millisecond, after the last end that was left to travel with a question."""
 CALM = 10
 """Rounds of 20 ms without letters, after which it sleeps until the next visits, or until it is woken."""
-DOUBTFUL = 0.5
+UNKNOWN_RETRY = 0.5
 """Seconds until it is tried again to find out what has become of a command, at most."""
 LINGER = 20
 """Rounds without anything to do after which the threads end."""
-MOST_DOUBTS = 1024
+MAX_UNKNOWN = 1024
 """Commands without an answer that are remembered; what older ones were granted comes back with its lease."""
 
 
-class Bell:
+class Waker:
     """An event for one who waits. That of `threading` has a lock inside, which a signal's handler that raises at the
     wrong moment leaves taken: then nobody could be woken any more, or even try to."""
 
@@ -67,43 +75,43 @@ class Bell:
         return self._lock.acquire(timeout=seconds)
 
 
-class Keeper:
+class BackgroundWorker:
     """The two threads of an engine, started when they are needed."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.accounts: set[Account] = set()
-        self.halts: set[Halt] = set()
-        self.errands: deque[Request] = deque()
+        self.ledgers: set[LedgerClient] = set()
+        self.cluster_pauses: set[ClusterPause] = set()
+        self.retry_queue: deque[Request] = deque()
         # When errands may be tried again, after one was refused.
         self._after = 0
-        self.doubts: deque[Doubt] = deque(maxlen=MOST_DOUBTS)
+        self.unknown_outcomes: deque[UnknownOutcome] = deque(maxlen=MAX_UNKNOWN)
         # The collector may come while we have it, and end somebody who has a letter to post.
         self._lock = threading.RLock()
-        self._wake = Bell()
+        self._wake = Waker()
         self._thread: threading.Thread | None = None
         self._listener: threading.Thread | None = None
         self.stopped = False
-        self._farewell_planned = False
+        self._flush_planned = False
         # Whether it has to be woken to be there in a millisecond, or at all before the next visits.
         self._resting = self._drowsy = True
         # When doubts may be looked at again, after nobody answered.
-        self._doubts_after = 0
+        self._unknown_after = 0
 
-    def look_after(self, account: Account) -> None:
+    def track(self, ledger: LedgerClient) -> None:
         """Visit this account from now on, for as long as somebody waits or holds there."""
-        if account not in self.accounts or self._thread is None:
+        if ledger not in self.ledgers or self._thread is None:
             with self._lock:
-                self.accounts.add(account)
+                self.ledgers.add(ledger)
                 self._start()
 
-    def follow(self, halt: Halt) -> None:
+    def follow(self, pause_state: ClusterPause) -> None:
         """Ask whether this limiter is paused, for as long as its keys are used."""
         with self._lock:
-            self.halts.add(halt)
+            self.cluster_pauses.add(pause_state)
             self._start()
 
-    def tend(self) -> None:
+    def flush(self) -> None:
         """There are letters: their answers are looked for from now on, as not all of them may arrive."""
         if self._thread is None:
             with self._lock:
@@ -112,23 +120,23 @@ class Keeper:
             self._drowsy = False
             self._wake.set()
 
-    def soon(self) -> None:
+    def flush_soon(self) -> None:
         """There are ends that may have to be posted, in a millisecond."""
-        self.tend()
+        self.flush()
         if self._resting:
             self._wake.set()
 
-    def later(self, request: Request) -> None:
+    def retry_later(self, request: Request) -> None:
         """Ask for something that nobody waits for the answer of."""
         with self._lock:
-            self.errands.append(request)
+            self.retry_queue.append(request)
             self._start()
         self._wake.set()
 
-    def clear_up(self, doubt: Doubt) -> None:
+    def resolve_unknown(self, outcome: UnknownOutcome) -> None:
         """Find out whether a command was applied."""
         with self._lock:
-            self.doubts.append(doubt)
+            self.unknown_outcomes.append(outcome)
             self._start()
         self._wake.set()
 
@@ -139,9 +147,9 @@ class Keeper:
                 self._thread = thread
                 if not self._started(thread):
                     self._thread = None
-            if not self._farewell_planned:
-                self._farewell_planned = True
-                self.engine.plan_farewell()
+            if not self._flush_planned:
+                self._flush_planned = True
+                self.engine.plan_flush_at_exit()
 
     def listen(self) -> None:
         """Make sure that messages are heard; what is said before the subscription stands is asked for."""
@@ -157,7 +165,7 @@ class Keeper:
         try:
             thread.start()
         except RuntimeError as error:
-            self.engine.complain(error)
+            self.engine.log_once(error)
             return False
         return True
 
@@ -167,19 +175,19 @@ class Keeper:
     # -- the keeper --------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        idle = alert = after = calm = 0
+        idle = alert = after = uncontended = 0
         step = self.engine.lease_ns / 3e9
         while True:
             alert = alert - 1 if not self.engine.deferred else ALERT
             self._resting = alert <= 0
             # First the flag: whoever has a letter after we have looked for one wakes us.
-            self._drowsy = calm >= CALM and alert <= 0
-            if alert <= 0 and self._letters():
-                calm, self._drowsy = 0, False
-            pause = SOON if alert > 0 else 0.02 if calm < CALM else step
-            woken = self._wake.wait(min(pause, DOUBTFUL) if self.doubts else pause)
+            self._drowsy = uncontended >= CALM and alert <= 0
+            if alert <= 0 and self._has_releases():
+                uncontended, self._drowsy = 0, False
+            pause = SOON if alert > 0 else 0.02 if uncontended < CALM else step
+            woken = self._wake.wait(min(pause, UNKNOWN_RETRY) if self.unknown_outcomes else pause)
             self._resting = self._drowsy = False
-            calm = 0 if woken else calm + 1
+            uncontended = 0 if woken else uncontended + 1
             if woken and self.engine.deferred and self.engine.clock.now() < after:
                 alert = ALERT  # ends come one soon after the other: to be woken for each would cost more than to look
             self._post_ends()
@@ -187,149 +195,155 @@ class Keeper:
                 continue
             after = self.engine.clock.now() + 20_000_000
             with self._lock:
-                accounts = self._busy_accounts()
-                anything = accounts or self.halts or self.errands or self.doubts or self._letters()
-                idle = 0 if anything or calm < CALM else idle + 1
+                ledgers = self._busy_accounts()
+                anything = (
+                    ledgers
+                    or self.cluster_pauses
+                    or self.retry_queue
+                    or self.unknown_outcomes
+                    or self._has_releases()
+                )
+                idle = 0 if anything or uncontended < CALM else idle + 1
                 if idle > LINGER or self.stopped:
                     self._thread = None
                     # Whoever posts a letter looks for the thread afterwards, and we look for letters.
-                    if self.stopped or not self._letters():
+                    if self.stopped or not self._has_releases():
                         return
                     self._thread = threading.current_thread()
             try:
-                for place in self.engine.places():
-                    place.posts.tend()
-                self._clear_up()
-                self._run_errands()
+                for pool in self.engine.pools():
+                    pool.release_sender.flush()
+                self._resolve_unknown()
+                self._run_retries()
                 self._ask_for_pauses(step)
-                self._visit(accounts, step)
+                self._visit(ledgers, step)
             except Exception:
                 log.exception("the keeper of %s failed, and goes on", self.engine.address)
 
     def _post_ends(self) -> None:
         """What has not travelled with a question by now."""
         try:
-            for account in list(self.engine.deferred):
-                self.engine.flush(account)
+            for ledger in list(self.engine.deferred):
+                self.engine.flush(ledger)
         except Exception:
             log.exception("the keeper of %s failed, and goes on", self.engine.address)
 
-    def _busy_accounts(self) -> list[Account]:
-        for account in list(self.accounts):
-            if not account.busy:
+    def _busy_accounts(self) -> list[LedgerClient]:
+        for ledger in list(self.ledgers):
+            if not ledger.busy:
                 # Whoever begins to wait or hold there now either sees that it is not looked after, or is seen here.
-                self.accounts.discard(account)
-                if account.busy:
-                    self.accounts.add(account)  # type: ignore[unreachable] # another thread
-        return list(self.accounts)
+                self.ledgers.discard(ledger)
+                if ledger.busy:
+                    self.ledgers.add(ledger)  # type: ignore[unreachable] # another thread
+        return list(self.ledgers)
 
-    def _letters(self) -> bool:
-        return bool(self.engine.deferred) or any(place.posts.unheard for place in self.engine.places())
+    def _has_releases(self) -> bool:
+        return bool(self.engine.deferred) or any(pool.release_sender.unheard for pool in self.engine.pools())
 
-    def _clear_up(self) -> None:
+    def _resolve_unknown(self) -> None:
         """Find out what has become of commands whose answers were lost, as soon as somebody answers."""
-        while self.doubts and self.engine.clock.now() >= self._doubts_after:
-            doubt = self.doubts[0]
+        while self.unknown_outcomes and self.engine.clock.now() >= self._unknown_after:
+            outcome = self.unknown_outcomes[0]
             try:
-                doubt.settle()
-            except TROUBLE as error:
-                self.engine.complain(error)
-                self._doubts_after = self.engine.clock.now() + int(DOUBTFUL * 1e9)
+                outcome.settle()
+            except CONNECTION_ERRORS as error:
+                self.engine.log_once(error)
+                self._unknown_after = self.engine.clock.now() + int(UNKNOWN_RETRY * 1e9)
                 return
             except ReplyError as error:
-                self.engine.complain(error)
-                if self.engine.moved(doubt.account, error) is not None or self.engine.out_of_order(error):
+                self.engine.log_once(error)
+                if self.engine.moved(outcome.ledger, error) is not None or self.engine.out_of_order(error):
                     return
             except HeadwayError as error:
                 log.warning("the keeper of %s could not clear up: %s", self.engine.address, error)
             except Exception:  # whatever it is, it must not be in the way of all others
                 log.exception("the keeper of %s could not clear up, and goes on", self.engine.address)
-            self.doubts.popleft()
+            self.unknown_outcomes.popleft()
 
-    def _run_errands(self) -> None:
-        while self.errands and self.engine.clock.now() >= self._after:
-            request = self.errands[0]
-            if not request.epoch or request.epoch == request.account.epoch:
+    def _run_retries(self) -> None:
+        while self.retry_queue and self.engine.clock.now() >= self._after:
+            request = self.retry_queue[0]
+            if not request.epoch or request.epoch == request.ledger.epoch:
                 try:
-                    lane_of_threads(request.account).ask(request)
+                    thread_batcher(request.ledger).send(request)
                 except EngineUnavailable as error:
-                    self.engine.complain(error)
+                    self.engine.log_once(error)
                     self._after = self.engine.clock.now() + self.engine.lease_ns // 3
-                    if not request.doubtful and not isinstance(request, End | Withdraw):
+                    if not request.unknown and not isinstance(request, Release | Withdraw):
                         # To be asked again. What may have been applied must not be; the lease covers it. An end has
                         # been posted again: kept here as well, it would be two. So has a place given back.
                         request.done = request.orphan = False
                         request.error = None
                         return
-                except (HeadwayError, *TROUBLE) as error:
-                    self.engine.complain(error)
-            self.errands.popleft()
+                except (HeadwayError, *CONNECTION_ERRORS) as error:
+                    self.engine.log_once(error)
+            self.retry_queue.popleft()
 
     def _ask_for_pauses(self, step: float) -> None:
         silent = set()
-        for halt in list(self.halts):
+        for pause_state in list(self.cluster_pauses):
             now = self.engine.clock.now()
-            place = self.engine.place_of(halt)
-            if place in silent or now - halt.visited <= step * 9e8:
+            pool = self.engine.pool_of(pause_state)
+            if pool in silent or now - pause_state.visited <= step * 9e8:
                 continue
-            halt.visited = now
-            halt.idle = 0 if halt.used else halt.idle + 1
-            halt.used = False
-            if halt.idle > UNUSED:
+            pause_state.visited = now
+            pause_state.idle = 0 if pause_state.used else pause_state.idle + 1
+            pause_state.used = False
+            if pause_state.idle > UNUSED:
                 # Whoever uses it next asks first.
-                halt.known = False
-                self.halts.discard(halt)
+                pause_state.known = False
+                self.cluster_pauses.discard(pause_state)
                 continue
             try:
-                halt.ask()
-            except (HeadwayError, *TROUBLE) as error:
-                silent.add(place)
-                self.engine.complain(error)
+                pause_state.query()
+            except (HeadwayError, *CONNECTION_ERRORS) as error:
+                silent.add(pool)
+                self.engine.log_once(error)
 
-    def _visit(self, accounts: list[Account], step: float) -> None:
+    def _visit(self, ledgers: list[LedgerClient], step: float) -> None:
         silent = set()
-        for account in accounts:
+        for ledger in ledgers:
             now = self.engine.clock.now()
-            place = self.engine.place_of(account)
-            if place in silent or now - account.visited <= step * 9e8:
+            pool = self.engine.pool_of(ledger)
+            if pool in silent or now - ledger.visited <= step * 9e8:
                 continue
             try:
-                self.visit(account, now)
-            except (HeadwayError, *TROUBLE) as error:
-                silent.add(place)
-                self.engine.complain(error)
-        for account in accounts:
+                self.visit(ledger, now)
+            except (HeadwayError, *CONNECTION_ERRORS) as error:
+                silent.add(pool)
+                self.engine.log_once(error)
+        for ledger in ledgers:
             # Nobody has heard of the ledger for so long that it may have given up those who stand in its queue. They
             # ask again, and hear that it does not answer.
-            if account.standing and account.spec.clock.now() - account.heard > account.spec.lease_ns:
-                for ask in list(account.standing.values()):
-                    ask.void = True
-                    ask.withdraw()
-                    ask.ring()
+            if ledger.standing and ledger.registry.clock.now() - ledger.replied_at > ledger.registry.lease_ns:
+                for acquire in list(ledger.standing.values()):
+                    acquire.void = True
+                    acquire.withdraw()
+                    acquire.wake()
 
-    def visit(self, account: Account, now: int) -> None:
+    def visit(self, ledger: LedgerClient, now: int) -> None:
         """Give signs of life for everybody who waits or holds there."""
-        account.visited = now
-        for ask in list(account.sleepers):
+        ledger.visited = now
+        for acquire in list(ledger.sleepers):
             # Reserved, and its holder neither waited nor said an end: there is nothing left to move.
-            if now > ask.expires + account.moved(ask):
-                account.sleepers.discard(ask)
-        lane = lane_of_threads(account)
+            if now > acquire.expires + ledger.moved(acquire):
+                ledger.sleepers.discard(acquire)
+        batcher = thread_batcher(ledger)
         signs = []
-        for place, lease in list(account.leases.items()):
+        for pool, lease in list(ledger.leases.items()):
             if lease.dropped:
                 # Its permit was dropped by a holder that lives: that is known here, so nobody needs to wait for the
                 # end.
-                account.leases.pop(place, None)
+                ledger.leases.pop(pool, None)
                 lease.end_dropped()
             elif lease.begin_renewal():
-                signs.append(Renew(account, lease))
+                signs.append(Renew(ledger, lease))
         try:
             for first in range(0, len(signs), MOST - 1):
-                lane.queue.extend(signs[first : first + MOST - 1])
-                lane.ask(Request(account, NOTHING))
-            if account.standing or not signs:
-                lane.ask(Poll(account))
+                batcher.queue.extend(signs[first : first + MOST - 1])
+                batcher.send(Request(ledger, NOTHING))
+            if ledger.standing or not signs:
+                batcher.send(PollQueue(ledger))
         finally:
             for sign in signs:
                 if not sign.done:
@@ -353,19 +367,19 @@ class Keeper:
                         quiet = 0 if message is not None or self._anybody() else quiet + 1
                         if quiet > LINGER and self._nobody_listens():
                             return
-            except (HeadwayError, *TROUBLE) as error:
+            except (HeadwayError, *CONNECTION_ERRORS) as error:
                 if self.stopped:
                     return  # type: ignore[unreachable] # stopped by another thread
                 if self._nobody_listens():
                     return
-                engine.complain(error)
+                engine.log_once(error)
                 time.sleep(1.0 if isinstance(error, Rejected) else 0.2)
             except Exception:
                 log.exception("the listener of %s failed, and goes on", engine.address)
                 time.sleep(0.5)
 
     def _anybody(self) -> bool:
-        return bool(self.halts) or any(account.busy for account in list(self.accounts))
+        return bool(self.cluster_pauses) or any(ledger.busy for ledger in list(self.ledgers))
 
     def _nobody_listens(self) -> bool:
         """Whether nobody waits or holds, so that the listener can end; who comes later starts another."""
@@ -379,21 +393,21 @@ class Keeper:
 
     def visit_all(self) -> None:
         """Something may have been said that was not heard."""
-        for account in list(self.accounts):
-            account.visited = 0
-        for halt in list(self.halts):
-            halt.visited = 0
+        for ledger in list(self.ledgers):
+            ledger.visited = 0
+        for pause_state in list(self.cluster_pauses):
+            pause_state.visited = 0
         self._wake.set()
 
     def _message(self, message: dict[str, Any]) -> None:
         data: bytes = message["data"]
         if message["channel"] == self.engine.news:
-            for account in list(self.accounts):
-                if data in (account.keys[0], account.over):
-                    account.visited = 0
-            for halt in list(self.halts):
-                if data == halt.keys[0]:
-                    halt.visited = 0
+            for ledger in list(self.ledgers):
+                if data in (ledger.keys[0], ledger.over):
+                    ledger.visited = 0
+            for pause_state in list(self.cluster_pauses):
+                if data == pause_state.keys[0]:
+                    pause_state.visited = 0
             self._wake.set()
             return
         ticket, width = unpack_from("<dd", data)
@@ -402,4 +416,4 @@ class Keeper:
             return
         epoch, end = data[16:40], 56 + 8 * int(width)
         now, slot, *marks = read_numbers(data[40:end])
-        self.engine.call(int(ticket), Call(epoch, now, slot, tuple(marks)))
+        self.engine.call(int(ticket), Wakeup(epoch, now, slot, tuple(marks)))

@@ -1,10 +1,10 @@
 cimport cython
-from headway.engines.redis.account cimport Account, Talk
-from headway.engines.redis.requests cimport Request, phrases
+from headway.engines.redis.client.ledger_client cimport LedgerClient, RoundTrip
+from headway.engines.redis.client.requests cimport Request, encode_batch
 
 
-cdef class Lane:
-    cdef public Account account
+cdef class Batcher:
+    cdef public LedgerClient ledger
     cdef public object engine, queue
     cdef public bytes stream
     cdef public long long first, number, timeout_ns
@@ -12,37 +12,37 @@ cdef class Lane:
     @cython.locals(request=Request)
     cpdef list gather(self)
 
-    cpdef Talk talk(self, list batch, bytes ident)
+    cpdef RoundTrip new_round_trip(self, list batch, bytes ident)
 
 
-cdef class ThreadLane(Lane):
+cdef class ThreadBatcher(Batcher):
     cdef public object lock, unfinished
     cdef public double timeout
     cdef public bint own_time
 
     @cython.locals(mine=list, batch=list)
-    cpdef ask(self, Request request)
+    cpdef send(self, Request request)
 
     cdef _send(self, list batch)
 
-    @cython.locals(talk=Talk, payload=bytes, began=cython.longlong, deadline=cython.longlong, left=cython.double)
+    @cython.locals(round_trip=RoundTrip, payload=bytes, began=cython.longlong, deadline=cython.longlong, left=cython.double)
     cpdef _round(self, list batch)
 
 
-cdef class TaskLane(Lane):
+cdef class LoopBatcher(Batcher):
     cdef public object loop, slow
     cdef public list batch
     cdef public bint busy, crowded
     cdef public double deadline
-    cdef public Talk under_way
+    cdef public RoundTrip under_way
 
-    cpdef ask(self, Request request)
+    cpdef send(self, Request request)
 
-    @cython.locals(talk=Talk, batch=list)
-    cpdef depart(self)
+    @cython.locals(round_trip=RoundTrip, batch=list)
+    cpdef flush(self)
 
-    @cython.locals(talk=Talk)
-    cpdef arrive(self, answer)
+    @cython.locals(round_trip=RoundTrip)
+    cpdef on_reply(self, answer)
 
     @cython.locals(request=Request)
     cpdef _deliver(self, list batch)
@@ -50,7 +50,7 @@ cdef class TaskLane(Lane):
     cdef _next(self)
 
 
-cpdef ThreadLane lane_of_threads(Account account)
+cpdef ThreadBatcher thread_batcher(LedgerClient ledger)
 
-@cython.locals(lane=TaskLane)
-cpdef TaskLane lane_of_tasks(Account account, loop)
+@cython.locals(batcher=LoopBatcher)
+cpdef LoopBatcher loop_batcher(LedgerClient ledger, loop)

@@ -8,7 +8,7 @@ that was busy last time also waits for the end of its turn: whoever was woken to
 
 A command whose answer was lost is sent again with its number, and the script gives its old answer. When the time is up
 before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the
-lane goes on as another stream, and the keeper finds out later what was granted to nobody (`Doubt`) and gives it back.
+lane goes on as another stream, and the keeper finds out later what was granted to nobody (`UnknownOutcome`) and gives it back.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from hiredis import ReplyError
 from redis.exceptions import RedisError
 
 from headway.clock import SYSTEM
-from headway.engines.redis.account import Account, Talk
-from headway.engines.redis.requests import NOTHING, Echo, Request, phrases
-from headway.engines.redis.wires import AT_ONCE, TROUBLE, LoopEnded, TaskWire, Wire
+from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
+from headway.engines.redis.client.requests import NOTHING, OutcomeProbe, Request, encode_batch
+from headway.engines.redis.net.connections import (
+    AT_ONCE,
+    CONNECTION_ERRORS,
+    Connection,
+    LoopConnection,
+    LoopEnded,
+)
 from headway.errors import EngineUnavailable, HeadwayError
 
 if TYPE_CHECKING:
-    from headway.engines.redis.place import Place
+    from headway.engines.redis.net.pool import ServerPool
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two questions to a slot that is half way to another node; twice as long each time."""
@@ -43,74 +49,78 @@ REFUSALS = (ReplyError, HeadwayError, RedisError)
 only Ctrl-C: a job that takes too long is often ended so), and says nothing of what has become of the command."""
 
 
-class Lane:
+class Batcher:
     """A stream of commands to one ledger."""
 
-    __slots__ = ("account", "engine", "first", "number", "queue", "stream", "timeout_ns")
+    __slots__ = ("engine", "first", "ledger", "number", "queue", "stream", "timeout_ns")
 
-    def __init__(self, account: Account) -> None:
-        self.account = account
-        self.engine = account.spec.engine
-        self.stream = spare_stream(account) or self.engine.new_stream()
+    def __init__(self, ledger: LedgerClient) -> None:
+        self.ledger = ledger
+        self.engine = ledger.registry.engine
+        self.stream = spare_stream(ledger) or self.engine.new_stream()
         # Above all that a stream of this name may have had before.
         self.number = SYSTEM.now() // 1000
         # When the command under way was sent first, once it has been.
         self.first = 0
         self.queue: deque[Request] = deque()
-        self.timeout_ns: int = account.spec.timeout_ns
+        self.timeout_ns: int = ledger.registry.timeout_ns
 
     def gather(self) -> list[Request]:
         queue = self.queue
         batch = [queue.popleft() for _ in range(min(len(queue), MOST))]
         return [request for request in batch if not request.orphan]
 
-    def talk(self, batch: list[Request], ident: bytes) -> Talk:
+    def new_round_trip(self, batch: list[Request], ident: bytes) -> RoundTrip:
         if not self.stream:
             self.stream = self.engine.new_stream()  # it was retired while somebody was about to use it
-        said = phrases(batch, self.engine.tickets)
-        return Talk(self.account, batch, said, self.stream, self.number, ident, self.timeout_ns, self.first)
+        said = encode_batch(batch, self.engine.tickets)
+        return RoundTrip(
+            self.ledger, batch, said, self.stream, self.number, ident, self.timeout_ns, self.first
+        )
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
 
-    def elsewhere(self, error: Exception, hops: int) -> tuple[Place | None, float]:
+    def elsewhere(self, error: Exception, hops: int) -> tuple[ServerPool | None, float]:
         """Where to ask again and after how many seconds, if that is what an error says. Nodes that send us to each
         other do not agree yet, and a ledger that is half way cannot be decided about: both take a moment."""
-        halfway = self.engine.halfway(self.account, error)
-        place = self.engine.place_of(self.account) if halfway else self.engine.moved(self.account, error)
-        return place, min(FIRST_PAUSE * 2.0**hops, LONGEST_PAUSE) if halfway or hops > 2 else 0.0
+        halfway = self.engine.halfway(self.ledger, error)
+        pool = self.engine.pool_of(self.ledger) if halfway else self.engine.moved(self.ledger, error)
+        return pool, min(FIRST_PAUSE * 2.0**hops, LONGEST_PAUSE) if halfway or hops > 2 else 0.0
 
     def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
         """Tell everybody in the batch, and who waits behind it: they have waited for the same answer."""
-        self.lose(batch, error, sent)
+        self.fail_unknown(batch, error, sent)
         while self.queue:
             for request in self.gather():
                 request.fail(error)
                 request.unheard()
 
-    def lose(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
+    def fail_unknown(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
         """There will be no answer for those in the batch."""
         for request in batch:
             request.fail(error)
         if self.first and sent:
             for request in batch:
-                request.doubtful = True
-            self.engine.keeper.clear_up(Doubt(self.account, batch, self.stream, self.number, self.first))
+                request.unknown = True
+            self.engine.worker.resolve_unknown(
+                UnknownOutcome(self.ledger, batch, self.stream, self.number, self.first)
+            )
             self.stream = self.engine.new_stream()
         else:
             for request in batch:
                 request.unheard()
 
 
-class Doubt:
+class UnknownOutcome:
     """A command of which nobody knows whether it was applied."""
 
-    __slots__ = ("account", "batch", "first", "number", "stream")
+    __slots__ = ("batch", "first", "ledger", "number", "stream")
 
     def __init__(
-        self, account: Account, batch: list[Request], stream: bytes, number: int, first: int
+        self, ledger: LedgerClient, batch: list[Request], stream: bytes, number: int, first: int
     ) -> None:
-        self.account = account
+        self.ledger = ledger
         self.batch = batch
         self.stream = stream
         self.number = number
@@ -119,34 +129,34 @@ class Doubt:
     def settle(self) -> None:
         """Say something of no consequence under its number: the script answers with the command's own answer if it was
         applied; if it was not, it never will be."""
-        account = self.account
-        place = account.spec.engine.place_of(account)
-        wire = place.take()
+        ledger = self.ledger
+        pool = ledger.registry.engine.pool_of(ledger)
+        connection = pool.take()
         try:
-            question = Echo(account, self.batch)
-            said, timeout_ns = [question.command], account.spec.timeout_ns
-            talk = Talk(
-                account, [question], said, self.stream, self.number, wire.ident, timeout_ns, self.first
+            question = OutcomeProbe(ledger, self.batch)
+            said, timeout_ns = [question.command], ledger.registry.timeout_ns
+            round_trip = RoundTrip(
+                ledger, [question], said, self.stream, self.number, connection.ident, timeout_ns, self.first
             )
-            answer = wire.ask(talk.open())
-            if not talk.settle(answer):
-                flow = talk.converse(answer)
+            answer = connection.call(round_trip.open())
+            if not round_trip.settle(answer):
+                flow = round_trip.resolve(answer)
                 payload = next(flow)
                 while True:
-                    payload = flow.send(wire.ask(payload))
-            place.put_back(wire)
+                    payload = flow.send(connection.call(payload))
+            pool.put_back(connection)
         except StopIteration:
-            place.put_back(wire)
+            pool.put_back(connection)
         except BaseException:
-            wire.close()
+            connection.close()
             raise
 
 
-class ThreadLane(Lane):
+class ThreadBatcher(Batcher):
     __slots__ = ("lock", "own_time", "timeout", "unfinished")
 
-    def __init__(self, account: Account) -> None:
-        Lane.__init__(self, account)
+    def __init__(self, ledger: LedgerClient) -> None:
+        Batcher.__init__(self, ledger)
         self.lock = threading.Lock()
         # In seconds; and whether it is another than that of the engine, by which connections wait.
         self.timeout = self.timeout_ns / 1e9
@@ -171,7 +181,7 @@ class ThreadLane(Lane):
             if mine and mine[0]:
                 self.lock.release()
 
-    def ask(self, request: Request) -> None:
+    def send(self, request: Request) -> None:
         """Send it, alone or with others, and wait for its answer."""
         lock = self.lock
         # Whether we have the lock is noted by the call that takes it: a signal's handler may raise right after it.
@@ -198,7 +208,7 @@ class ThreadLane(Lane):
             request.withdraw()
             if self.unfinished is not None:
                 # Whoever comes next sends it again, with its number, and who was interrupted gives back.
-                self.engine.keeper.later(Request(self.account, NOTHING))
+                self.engine.worker.retry_later(Request(self.ledger, NOTHING))
             raise
         finally:
             if mine and mine[-1]:
@@ -207,17 +217,17 @@ class ThreadLane(Lane):
             raise request.error
 
     def _send(self, batch: list[Request]) -> None:
-        account = self.account
+        ledger = self.ledger
         ahead = True
         while ahead:
             self.number += 1
             self.first = 0
             together: list[Request] = []
             self.unfinished = together
-            if account.ends:
-                account.take_ends(together)
+            if ledger.ends:
+                ledger.take_ends(together)
             # Who asks anew is to find what it gave back: if that is more than travels with a question, it goes first.
-            ahead = bool(together and account.ends)
+            ahead = bool(together and ledger.ends)
             if not ahead:
                 together += batch
             self._round(together)
@@ -240,55 +250,57 @@ class ThreadLane(Lane):
         self.unfinished = None
 
     def _round(self, batch: list[Request]) -> None:
-        clock = self.account.spec.clock
+        clock = self.ledger.registry.clock
         began, left = clock.now(), self.timeout
         deadline = began + self.timeout_ns
-        place = self.engine.place_of(self.account)
+        pool = self.engine.pool_of(self.ledger)
         # Whether it was sent on another connection before: there it may still be under way, whatever is answered here.
         hops, twice = 0, self.first != 0
         while True:
-            wire: Wire | None = None
+            connection: Connection | None = None
             try:
-                wire = place.take(left)
-                talk = self.talk(batch, wire.ident)
-                payload = talk.open()
-                if self.first or self.own_time or talk.sent - began > QUICK:
+                connection = pool.take(left)
+                round_trip = self.new_round_trip(batch, connection.ident)
+                payload = round_trip.open()
+                if self.first or self.own_time or round_trip.sent - began > QUICK:
                     if self.engine.slow_to_prepare and not self.first:
-                        deadline = talk.sent + self.timeout_ns  # what had to be started took its own time
-                    wire.limit(deadline - clock.now())
-                self.first = self.first or talk.sent
-                answer = wire.ask(payload)
-                if talk.settle(answer):
-                    place.put_back(wire)
+                        deadline = (
+                            round_trip.sent + self.timeout_ns
+                        )  # what had to be started took its own time
+                    connection.limit(deadline - clock.now())
+                self.first = self.first or round_trip.sent
+                answer = connection.call(payload)
+                if round_trip.settle(answer):
+                    pool.put_back(connection)
                     return
-                flow = talk.converse(answer)
+                flow = round_trip.resolve(answer)
                 payload = next(flow)
                 while True:
                     # It takes more than one question, and all of them have the time of one.
-                    wire.limit(deadline - clock.now())
-                    payload = flow.send(wire.ask(payload))
+                    connection.limit(deadline - clock.now())
+                    payload = flow.send(connection.call(payload))
             except StopIteration:
-                place.put_back(wire)
+                pool.put_back(connection)
                 return
-            except TROUBLE as error:
-                if wire is not None:
-                    wire.close()
-                if clock.now() >= deadline or not place.again(error):
+            except CONNECTION_ERRORS as error:
+                if connection is not None:
+                    connection.close()
+                if clock.now() >= deadline or not pool.again(error):
                     self.fail(batch, self.unavailable(error))
                     return
-                place = self.engine.place_of(self.account)
+                pool = self.engine.pool_of(self.ledger)
                 twice = self.first != 0
                 left = max(0.001, (deadline - clock.now()) / 1e9)
             except BaseException as error:
                 if isinstance(error, ReplyError):
-                    place.put_back(wire)  # it was an answer
-                elif wire is not None:
-                    wire.close()
+                    pool.put_back(connection)  # it was an answer
+                elif connection is not None:
+                    connection.close()
                 if not isinstance(error, REFUSALS):
                     raise
                 moved, pause = self.elsewhere(error, hops)
                 if moved is not None and clock.now() < deadline:
-                    place = moved
+                    pool = moved
                     hops += 1
                     time.sleep(pause)
                     continue
@@ -296,22 +308,22 @@ class ThreadLane(Lane):
                 return
 
 
-class TaskLane(Lane):
+class LoopBatcher(Batcher):
     """The lane of an event loop. It is no task: what is usual happens in the call of who asks and in that of the
     transport, and what is not (connecting, another answer than the expected one, trouble) in a task of its own. So
     whoever is cancelled leaves at once, and its answer finds an orphan."""
 
     __slots__ = ("batch", "busy", "crowded", "deadline", "loop", "slow", "under_way")
 
-    def __init__(self, account: Account, loop: asyncio.AbstractEventLoop) -> None:
-        Lane.__init__(self, account)
+    def __init__(self, ledger: LedgerClient, loop: asyncio.AbstractEventLoop) -> None:
+        Batcher.__init__(self, ledger)
         self.loop = loop
         self.busy = False
         # Whether several travelled together last time.
         self.crowded = False
         # Who is being dealt with; the command on its way; and until when (on the loop's clock) it must be answered.
         self.batch: list[Request] | None = None
-        self.under_way: Talk | None = None
+        self.under_way: RoundTrip | None = None
         self.deadline = 0.0
         # The task that deals with what is not usual.
         self.slow: asyncio.Task[None] | None = None
@@ -326,7 +338,7 @@ class TaskLane(Lane):
         stream, self.stream = self.stream, b""
         return stream
 
-    def ask(self, request: Request) -> asyncio.Future[None]:
+    def send(self, request: Request) -> asyncio.Future[None]:
         """Send it, alone or with others; what is returned is done when its answer is there."""
         waiter: asyncio.Future[None] = self.loop.create_future()
         request.waiter = waiter
@@ -335,19 +347,19 @@ class TaskLane(Lane):
             self.busy = True
             if self.crowded:
                 # Those who come in the same turn of the loop get on, too.
-                self.loop.call_soon(self.depart)
+                self.loop.call_soon(self.flush)
             else:
-                self.depart()
+                self.flush()
         return waiter
 
     def gather(self) -> list[Request]:
-        return [request for request in Lane.gather(self) if not request.waiter.cancelled()]
+        return [request for request in Batcher.gather(self) if not request.waiter.cancelled()]
 
-    def depart(self) -> None:
+    def flush(self) -> None:
         """Send what has gathered."""
-        batch = self.account.take_ends() if self.account.ends else []
+        batch = self.ledger.take_ends() if self.ledger.ends else []
         # As above: if more was given back than travels with a question, that goes first.
-        if not (batch and self.account.ends):
+        if not (batch and self.ledger.ends):
             asks = self.gather()
             self.crowded = len(asks) > 1
             batch += asks
@@ -359,59 +371,59 @@ class TaskLane(Lane):
         self.first = 0
         self.deadline = self.loop.time() + self.timeout_ns / 1e9
         try:
-            place = self.engine.place_of(self.account)
-            wire = place.wire_of(self.loop, self.timeout_ns)
-            if wire is None:
+            pool = self.engine.pool_of(self.ledger)
+            connection = pool.connection_of(self.loop, self.timeout_ns)
+            if connection is None:
                 self._slowly(self._round(batch))
                 return
-            talk = self.talk(batch, wire.ident)
-            payload = talk.open()
+            round_trip = self.new_round_trip(batch, connection.ident)
+            payload = round_trip.open()
         except Exception as error:  # noqa: BLE001 - handed to whoever asked
             self.fail(batch, error)
             self._deliver(batch)
             return
-        self.under_way = talk
-        self.first = talk.sent
-        wire.send(payload, self, self.deadline)
+        self.under_way = round_trip
+        self.first = round_trip.sent
+        connection.send(payload, self, self.deadline)
 
-    def arrive(self, answer: Any) -> None:
+    def on_reply(self, answer: Any) -> None:
         """The answer to the command on its way."""
-        talk, self.under_way = self.under_way, None
-        if talk is None:
+        round_trip, self.under_way = self.under_way, None
+        if round_trip is None:
             raise RuntimeError("an answer to nothing")
         try:
-            settled = talk.settle(answer)
+            settled = round_trip.settle(answer)
         except Exception as error:  # noqa: BLE001 - handed to whoever asked
-            self.fail(talk.batch, error)
+            self.fail(round_trip.batch, error)
             settled = True
         if settled:
-            self._deliver(talk.batch)
+            self._deliver(round_trip.batch)
         else:
-            self._slowly(self._round(talk.batch, talk, answer))
+            self._slowly(self._round(round_trip.batch, round_trip, answer))
 
-    def miss(self, error: BaseException) -> None:
+    def on_error(self, error: BaseException) -> None:
         """There will be no answer on this connection."""
-        talk, self.under_way = self.under_way, None
-        if talk is None:
+        round_trip, self.under_way = self.under_way, None
+        if round_trip is None:
             return
         if isinstance(error, LoopEnded):
             # Nothing can be begun in a loop that ends.
-            self.fail(talk.batch, self.unavailable(error))
-            self._deliver(talk.batch)
+            self.fail(round_trip.batch, self.unavailable(error))
+            self._deliver(round_trip.batch)
         else:
-            self._slowly(self._round(talk.batch, trouble=error))
+            self._slowly(self._round(round_trip.batch, trouble=error))
 
     def _deliver(self, batch: list[Request]) -> None:
         """Wake those who asked, and go on."""
         self.batch = None
         for request in batch:
-            request.wake()
+            request.resolve_waiter()
         self._next()
 
     def _next(self) -> None:
         """Send what has gathered meanwhile, together with what those who were just woken ask next."""
         if self.queue:
-            self.loop.call_soon(self.depart)
+            self.loop.call_soon(self.flush)
         else:
             self.busy = False
 
@@ -425,7 +437,7 @@ class TaskLane(Lane):
         batch = self.batch or []
         if slow.cancelled():
             # The loop ends. Who asks all the same, to clean up, waits behind the batch, and need not fail with it.
-            self.lose(batch, self.unavailable(LoopEnded("the event loop has ended")))
+            self.fail_unknown(batch, self.unavailable(LoopEnded("the event loop has ended")))
         elif (error := slow.exception()) is not None:
             self.fail(batch, error)
         self._deliver(batch)
@@ -433,18 +445,18 @@ class TaskLane(Lane):
     def leave(self) -> None:
         """The loop was closed, in the middle of a command or not: nobody is left to wake."""
         if self.batch:
-            self.lose(self.batch, LoopEnded("the event loop was closed"))
+            self.fail_unknown(self.batch, LoopEnded("the event loop was closed"))
 
     def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
         behind = [*self.queue]
-        Lane.fail(self, batch, error, sent)
+        Batcher.fail(self, batch, error, sent)
         for request in behind:
-            request.wake()
+            request.resolve_waiter()
 
     async def _round(
         self,
         batch: list[Request],
-        talk: Talk | None = None,
+        round_trip: RoundTrip | None = None,
         answer: Any = None,
         trouble: BaseException | None = None,
     ) -> None:
@@ -452,105 +464,111 @@ class TaskLane(Lane):
         the usual one, or after the connection failed."""
         loop, timeout_ns, deadline = self.loop, self.timeout_ns, self.deadline
         hops, twice = 0, trouble is not None
-        place = self.engine.place_of(self.account)
-        wire: TaskWire | None = place.wire_of(loop, timeout_ns) if talk is not None else None
+        pool = self.engine.pool_of(self.ledger)
+        connection: LoopConnection | None = (
+            pool.connection_of(loop, timeout_ns) if round_trip is not None else None
+        )
         while True:
             try:
                 if trouble is not None:
                     error, trouble = trouble, None
                     raise error
-                if talk is None or wire is None:
-                    wire = place.wire_of(loop, timeout_ns) or await place.open_wire(
+                if round_trip is None or connection is None:
+                    connection = pool.connection_of(loop, timeout_ns) or await pool.open_connection(
                         loop, timeout_ns, deadline
                     )
                     if self.engine.slow_to_prepare and not self.first:
                         # What had to be started took its own time.
                         deadline = self.deadline = max(deadline, loop.time() + timeout_ns / 1e9)
-                    talk = self.talk(batch, wire.ident)
-                    payload = talk.open()
-                    self.first = self.first or talk.sent
-                    answer = await wire.ask(payload, deadline)
-                    if talk.settle(answer):
+                    round_trip = self.new_round_trip(batch, connection.ident)
+                    payload = round_trip.open()
+                    self.first = self.first or round_trip.sent
+                    answer = await connection.call(payload, deadline)
+                    if round_trip.settle(answer):
                         return
-                flow = talk.converse(answer)
+                flow = round_trip.resolve(answer)
                 payload = next(flow)
                 while True:
-                    payload = flow.send(await wire.ask(payload, deadline))
+                    payload = flow.send(await connection.call(payload, deadline))
             except StopIteration:
                 return
-            except TROUBLE as error:
-                if wire is not None:
-                    wire.close()
-                if loop.time() >= deadline or isinstance(error, LoopEnded) or not place.again(error):
+            except CONNECTION_ERRORS as error:
+                if connection is not None:
+                    connection.close()
+                if loop.time() >= deadline or isinstance(error, LoopEnded) or not pool.again(error):
                     self.fail(batch, self.unavailable(error))
                     return
-                place = self.engine.place_of(self.account)
+                pool = self.engine.pool_of(self.ledger)
                 twice = self.first != 0
             except Exception as error:  # noqa: BLE001 - handed to whoever asked
                 moved, pause = self.elsewhere(error, hops)
                 if moved is None or loop.time() >= deadline:
                     self.fail(batch, self.engine.refusal(error), twice or self.engine.half_done(error))
                     return
-                place = moved
+                pool = moved
                 hops += 1
                 await asyncio.sleep(pause)
-            talk = wire = None
+            round_trip = connection = None
 
 
-def lane_of_threads(account: Account) -> ThreadLane:
+def thread_batcher(ledger: LedgerClient) -> ThreadBatcher:
     """The stream of this process's threads."""
-    lane: ThreadLane | None = account.lanes.get(None)
-    if lane is None:
-        halt = account.halt
-        lane = ThreadLane(account) if halt is None else halt.thread_lane(account)
-        lane = account.lanes.setdefault(None, lane)
-    return lane
+    batcher: ThreadBatcher | None = ledger.batchers.get(None)
+    if batcher is None:
+        pause_state = ledger.pause_state
+        batcher = ThreadBatcher(ledger) if pause_state is None else pause_state.new_thread_batcher(ledger)
+        batcher = ledger.batchers.setdefault(None, batcher)
+    return batcher
 
 
-def lane_of_tasks(account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane:
+def loop_batcher(ledger: LedgerClient, loop: asyncio.AbstractEventLoop) -> LoopBatcher:
     """The stream of an event loop's tasks."""
-    lane: TaskLane | None = account.task_lane
-    if lane is None or lane.loop is not loop:
-        lane = account.lanes.get(id(loop))
-        if lane is None or lane.loop is not loop:
-            leave_closed(account)
-            halt = account.halt
-            lane = TaskLane(account, loop) if halt is None else halt.task_lane(account, loop)
-            account.lanes[id(loop)] = lane
-        account.task_lane = lane
-    return lane
+    batcher: LoopBatcher | None = ledger.last_loop_batcher
+    if batcher is None or batcher.loop is not loop:
+        batcher = ledger.batchers.get(id(loop))
+        if batcher is None or batcher.loop is not loop:
+            leave_closed(ledger)
+            pause_state = ledger.pause_state
+            batcher = (
+                LoopBatcher(ledger, loop)
+                if pause_state is None
+                else pause_state.last_loop_batcher(ledger, loop)
+            )
+            ledger.batchers[id(loop)] = batcher
+        ledger.last_loop_batcher = batcher
+    return batcher
 
 
-def leave_closed(account: Account) -> None:
+def leave_closed(ledger: LedgerClient) -> None:
     """Part with the lanes of loops that were closed."""
-    for name, old in list(account.lanes.items()):
-        if name is not None and old.loop.is_closed() and account.lanes.pop(name, None) is not None:
+    for name, old in list(ledger.batchers.items()):
+        if name is not None and old.loop.is_closed() and ledger.batchers.pop(name, None) is not None:
             old.leave()
 
 
-def spare_stream(account: Account) -> bytes:
+def spare_stream(ledger: LedgerClient) -> bytes:
     """A stream that the ledger knows already and nobody uses, if there is one: a ledger keeps each for a while."""
     try:
-        return account.spare.pop() if account.spare else b""
+        return ledger.spare.pop() if ledger.spare else b""
     except IndexError:  # another thread took the last one
         return b""
 
 
-def retire(account: Account) -> list[bytes] | None:
+def retire(ledger: LedgerClient) -> list[bytes] | None:
     """Close the lanes of an account; returns the streams that nobody uses now. None if somebody uses the account."""
-    engine = account.spec.engine
-    if account.busy or account.ends or account in engine.keeper.accounts or account in engine.deferred:
+    engine = ledger.registry.engine
+    if ledger.busy or ledger.ends or ledger in engine.worker.ledgers or ledger in engine.deferred:
         return None
-    lanes = list(account.lanes.values())
-    if any(lane.busy for lane in lanes):
+    batchers = list(ledger.batchers.values())
+    if any(batcher.busy for batcher in batchers):
         return None
-    streams = [*(account.spare or ())]
-    for lane in lanes:
-        stream = lane.retire()
+    streams = [*(ledger.spare or ())]
+    for batcher in batchers:
+        stream = batcher.retire()
         if stream is None:
             return None
         if stream:
             streams.append(stream)
     # They refer to it, as it does to them; without this it would be there until the collector comes.
-    account.lanes, account.task_lane, account.spare = {}, None, None
+    ledger.batchers, ledger.last_loop_batcher, ledger.spare = {}, None, None
     return streams

@@ -39,7 +39,7 @@ cdef inline tuple numbers_from(bytes data, Py_ssize_t offset):
     return tuple([number_at(data, i) for i in range(first, PyBytes_GET_SIZE(data) // 8)])
 
 
-cdef class Anchor:
+cdef class ClockSample:
     cdef public double ticks
     cdef public long long received, sent
 
@@ -48,38 +48,38 @@ cdef class Anchor:
     cpdef double most(self, long long later, double drift)
 
 
-cdef class Terms:
-    cdef public object anchors, engine
-    cdef public tuple usual
+cdef class LimiterTerms:
+    cdef public object clock_samples, engine
+    cdef public tuple default_request
     cdef public Clock clock
     cdef public bytes text
     cdef public double drift, generation, lease, sharded
     cdef public long long timeout_ns
 
 
-cdef class Account:
-    cdef public Terms spec
-    cdef public object box, halt, key, lanes, task_lane, standing, sleepers, leases, rules, script, spare, ends
-    cdef public tuple keys, front, whose
+cdef class LedgerClient:
+    cdef public LimiterTerms registry
+    cdef public object release_stream, pause_state, key, batchers, last_loop_batcher, standing, sleepers, leases, rules, script, spare, ends
+    cdef public tuple keys, front, lookup_keys
     cdef public bytes epoch, ident, opening, over, reopening, packed, text
     cdef public dict framed
     cdef public list leased
     cdef public double halted, seq, shift, waiting
-    cdef public long long allowance_ns, expires, heard, seen, visited
+    cdef public long long allowance_ns, expires, replied_at, seen, visited
     cdef public Py_ssize_t parts, width
-    cdef public bint can_queue, held, reduced, restless, shelved, walled
+    cdef public bint can_queue, held, compacted, restless, was_compacted, uses_wall_clock
     cdef object __weakref__
 
-    @cython.locals(spec=Terms, known=cython.bint, said=list, middle=bytes, anchor=Anchor, low=cython.double, high=cython.double, seq=cython.double)
-    cpdef bytes compose(self, Talk talk, bytes prelude)
+    @cython.locals(registry=LimiterTerms, known=cython.bint, said=list, middle=bytes, sample=ClockSample, low=cython.double, high=cython.double, seq=cython.double)
+    cpdef bytes encode(self, RoundTrip round_trip, bytes prelude)
 
-    cpdef hear(self, Talk talk)
+    cpdef apply_reply(self, RoundTrip round_trip)
 
 
-cdef class Talk:
-    cdef public Account account
+cdef class RoundTrip:
+    cdef public LedgerClient ledger
     cdef public list batch, said
-    cdef public bytes epoch, heard_epoch, ident, stream
+    cdef public bytes epoch, reply_epoch, ident, stream
     cdef public long long first, number, received, sent, several, since, timeout_ns
     cdef public bint slow
     cdef public double lives, now, pause, quarantine, seq, shift, status, tally, waiting
@@ -88,9 +88,9 @@ cdef class Talk:
 
     cpdef double held_up_until(self) except -1
 
-    cdef long long expected_ns(self, Anchor anchor) except -1
+    cdef long long expected_ns(self, ClockSample sample) except -1
 
-    @cython.locals(account=Account, spec=Terms, anchor=Anchor, said=tuple, position=cython.Py_ssize_t)
+    @cython.locals(ledger=LedgerClient, registry=LimiterTerms, sample=ClockSample, said=tuple, position=cython.Py_ssize_t)
     cpdef bint settle(self, reply) except -1
 
     cdef read(self, bytes reply)

@@ -12,7 +12,7 @@ its own monotonic clock. What does not fit is refused by the script before anyth
     ADOPT   kept under an older version of a limit  bring it under the new one (`headway.core`), if nobody was faster
     EDGES   a period of the calendar has begun      send the edges of this one
 
-`converse` is a flow: a generator that yields what is to be sent and gets the answers sent in. It is run by a lane
+`resolve` is a flow: a generator that yields what is to be sent and gets the answers sent in. It is run by a lane
 (`lanes.py`) for threads and for tasks.
 """
 
@@ -25,10 +25,19 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headway.core.window import WindowRule
-from headway.engines.redis import words
-from headway.engines.redis.adopt import adopt
-from headway.engines.redis.scripts import CONCURRENCY
-from headway.engines.redis.words import HEAD, HEADER, OK, TICK, command, framed, numbers, read_numbers
+from headway.engines.redis.client.reconfigure import reconfigure
+from headway.engines.redis.script import protocol
+from headway.engines.redis.script.protocol import (
+    HEAD,
+    HEADER,
+    OK,
+    TICK,
+    command,
+    framed,
+    numbers,
+    read_numbers,
+)
+from headway.engines.redis.script.scripts import CONCURRENCY
 from headway.errors import EngineUnavailable, LimitMismatch
 
 try:
@@ -38,16 +47,16 @@ except ImportError:
 
 if TYPE_CHECKING:
     from headway.clock import Clock
+    from headway.engines.redis.client.registry import LimiterRegistry
+    from headway.engines.redis.client.requests import Acquire, Request
     from headway.engines.redis.engine import Engine
-    from headway.engines.redis.requests import Ask, Request
-    from headway.engines.redis.spec import Spec
 
 log = logging.getLogger("headway")
 
 Flow = Generator[bytes, Any, None]
 
 HEAD_SIZE = HEAD.size
-MEMORY = Struct("<24sdddqq")
+COMPACT = Struct("<24sdddqq")
 """What is left of an account that is not used: epoch, sequence number, shift, the end of a pause, until when the ledger
 lives, and when it was heard of."""
 SIZES = tuple(b"$%d\r\n" % size for size in range(512))
@@ -61,13 +70,13 @@ PROMPT = 10_000_000
 is refused for its time, found to have been late, and asked again with all the time it has; so the clock cannot be set
 forward by more without anybody noticing."""
 WHY = {
-    words.LOST: "its ledger was lost (flushed, evicted or overtaken by a failover)",
-    words.MOVED: "another server keeps its ledger now and may have missed the last grants",
-    words.CLOCK: "the server's clock was set",
+    protocol.LOST: "its ledger was lost (flushed, evicted or overtaken by a failover)",
+    protocol.MOVED: "another server keeps its ledger now and may have missed the last grants",
+    protocol.CLOCK: "the server's clock was set",
 }
 
 
-class Anchor:
+class ClockSample:
     """A moment on the server's clock and on ours: where the server's clock must be now, if nobody sets it."""
 
     __slots__ = ("received", "sent", "ticks")
@@ -86,16 +95,25 @@ class Anchor:
         return float(int(self.ticks + (later - self.sent) * (1 + drift) / TICK) + SLACK)
 
 
-class Terms:
-    """What every call has to know of its limiter, whatever the key; the rest of it is in `Spec`."""
+class LimiterTerms:
+    """What every call has to know of its limiter, whatever the key; the rest of it is in `LimiterRegistry`."""
 
     __slots__ = (
-        "anchors", "clock", "drift", "engine", "generation", "lease", "sharded", "text", "timeout_ns", "usual",
+        "clock",
+        "clock_samples",
+        "default_request",
+        "drift",
+        "engine",
+        "generation",
+        "lease",
+        "sharded",
+        "text",
+        "timeout_ns",
     )  # fmt: skip
 
     engine: Engine
     clock: Clock
-    anchors: dict[bytes, Anchor]
+    clock_samples: dict[bytes, ClockSample]
     """Where the clock of each server stood when it was heard of last."""
     drift: float
     lease: float
@@ -103,94 +121,98 @@ class Terms:
     sharded: float
     text: bytes
     timeout_ns: int
-    usual: tuple[Account, tuple[int, ...]] | None
+    default_request: tuple[LedgerClient, tuple[int, ...]] | None
     """The account and the costs of who has no key and wants one permit, once that has been found out."""
 
 
-class Account:
+class LedgerClient:
     """One limiter's ledgers for one key, as this process knows them."""
 
     __slots__ = (
         "__weakref__",
         "allowance_ns",
-        "box",
+        "batchers",
         "can_queue",
+        "compacted",
         "ends",
         "epoch",
         "expires",
         "framed",
         "front",
-        "halt",
         "halted",
-        "heard",
         "held",
         "ident",
         "key",
         "keys",
-        "lanes",
+        "last_loop_batcher",
         "leased",
         "leases",
+        "lookup_keys",
         "opening",
         "over",
         "packed",
         "parts",
-        "reduced",
+        "pause_state",
+        "registry",
+        "release_stream",
         "reopening",
+        "replied_at",
         "restless",
         "rules",
         "script",
         "seen",
         "seq",
-        "shelved",
         "shift",
         "sleepers",
         "spare",
-        "spec",
         "standing",
-        "task_lane",
         "text",
+        "uses_wall_clock",
         "visited",
         "waiting",
-        "walled",
-        "whose",
+        "was_compacted",
         "width",
     )
 
-    def __init__(self, spec: Spec, keys: tuple[bytes, ...], key: str | None, rules: tuple[Any, ...]) -> None:
-        self.spec = spec
+    def __init__(
+        self, registry: LimiterRegistry, keys: tuple[bytes, ...], key: str | None, rules: tuple[Any, ...]
+    ) -> None:
+        self.registry = registry
         self.keys = keys
         self.key = key
         # The root of the limiter's own ledger, whose pause holds every key up, and until when it was heard to do so, on
         # the server's clock (0: not at all); in a cluster, where it may be elsewhere, what this process knows of it.
-        self.over = b"" if key is None or spec.metrics or spec.sharded else spec.places((None,))[0]
+        self.over = (
+            b"" if key is None or registry.metrics or registry.sharded else registry.redis_keys((None,))[0]
+        )
         self.halted = 0.0
-        self.halt = None if key is None else spec.halt
+        self.pause_state = None if key is None else registry.pause_state
         self.epoch = b""
         self.seq = 0.0
         # Until then, on our clock, the ledger must be there; and when it was heard of last.
         self.expires = 0
-        self.heard = 0
+        self.replied_at = 0
         # Who answered last.
         self.ident = b""
         # The sum of all by which promised slots were moved.
         self.shift = 0.0
         # By which keys its limiter knows it; when it was seen to be unused, if it was not used since (0: it was);
         # whether it is not among its limiter's accounts any more, as it was idle; and whether it was so before and is
-        # known on the shelf (`Spec.move_hand`).
-        self.whose: tuple[str | None, ...] = ()
+        # known on the shelf (`LimiterRegistry.sweep`).
+        self.lookup_keys: tuple[str | None, ...] = ()
         self.seen = 0
-        self.reduced = self.shelved = False
+        self.compacted = self.was_compacted = False
         self.begin()
         self.renew(rules)
 
     def begin(self) -> None:
         """Nobody of this process asks, waits or holds; so it is in a forked child."""
         # One for threads (None), and one for each event loop; the last one that a task has used is kept at hand.
-        self.lanes: dict[Any, Any] = {}
-        self.task_lane: Any = None
+        self.batchers: dict[Any, Any] = {}
+        self.last_loop_batcher: Any = None
         # Who stands in the ledger's queue, who sleeps until a promised slot, and what is held under a lease.
-        self.standing: dict[int, Ask] = {}
-        self.sleepers: set[Ask] = set()
+        self.standing: dict[int, Acquire] = {}
+        self.sleepers: set[Acquire] = set()
         self.leases: dict[Any, Any] = {}
         self.visited = 0
         self.ends: deque[Request] = deque()
@@ -198,25 +220,25 @@ class Account:
         self.waiting = 0.0
         # The streams that the one before it had, if it was reduced: of commands, and of letters.
         self.spare: list[bytes] | None = None
-        self.box: Any = None
+        self.release_stream: Any = None
 
     def renew(self, rules: tuple[Any, ...]) -> None:
         """Go by these rules from now on; those of a key may be of other kinds than its limiter's."""
-        spec = self.spec
+        registry = self.registry
         self.rules = rules
-        self.text = spec.text_of(rules)
-        self.can_queue = spec.can_queue(rules)
-        self.script = spec.script_of(rules, self.can_queue)
+        self.text = registry.text_of(rules)
+        self.can_queue = registry.can_queue(rules)
+        self.script = registry.script_of(rules, self.can_queue)
         # How late after its slot a permit may still be spent; and which ones are held, which of them under a lease.
-        self.allowance_ns = spec.allowance_of(rules)
+        self.allowance_ns = registry.allowance_of(rules)
         self.held = any(rule.held for rule in rules)
-        self.leased = [i for i, rule in enumerate(rules) if words.kind_of(rule) == CONCURRENCY]
-        self.walled = any(rule.walled for rule in rules)
+        self.leased = [i for i, rule in enumerate(rules) if protocol.kind_of(rule) == CONCURRENCY]
+        self.uses_wall_clock = any(rule.uses_wall_clock for rule in rules)
         # Whether what it says with every command is another each time.
-        self.restless = self.walled or (self.halt is not None and self.halt.until > 0)
-        places = tuple(dict.fromkeys(self.keys))
-        self.front = (b"EVALSHA", self.script.sha, str(len(places)).encode(), *places)
-        self.packed = b"" if self.walled else self.records(0)
+        self.restless = self.uses_wall_clock or (self.pause_state is not None and self.pause_state.until > 0)
+        redis_keys = tuple(dict.fromkeys(self.keys))
+        self.front = (b"EVALSHA", self.script.sha, str(len(redis_keys)).encode(), *redis_keys)
+        self.packed = b"" if self.uses_wall_clock else self.records(0)
         self.framed: dict[tuple[bytes, bytes, bytes], bytes] = {}
         self.width = len(rules)
         self.parts = len(self.front) + 7
@@ -231,97 +253,97 @@ class Account:
     def records(self, now: int) -> bytes:
         """The rules as the script reads them; of a calendar quota they are another every day."""
         return b"".join(
-            words.record_of(rule, at, now) for rule, at in zip(self.rules, self.whereabouts(), strict=True)
+            protocol.record_of(rule, at, now) for rule, at in zip(self.rules, self.whereabouts(), strict=True)
         )
 
     def whereabouts(self) -> list[int]:
         """Which of the keys each rule's ledger is in, counted from 1; with metrics, the first one is the root."""
-        places = {key: place for place, key in enumerate(dict.fromkeys(self.keys), 1)}
+        redis_keys = {key: pool for pool, key in enumerate(dict.fromkeys(self.keys), 1)}
         own = self.keys[1:] or self.keys * len(self.rules)
-        return [places[key] for key in own]
+        return [redis_keys[key] for key in own]
 
-    def compose(self, talk: Talk, prelude: bytes | None) -> bytes:
+    def encode(self, round_trip: RoundTrip, prelude: bytes | None) -> bytes:
         """The whole command for a batch of requests."""
-        spec = self.spec
-        known = talk.sent < self.expires
+        registry = self.registry
+        known = round_trip.sent < self.expires
         low = high = 0.0
-        anchor = spec.anchors.get(talk.ident)
-        if anchor is not None:
-            low = anchor.least(talk.sent, spec.drift)
-            high = anchor.most(talk.sent + talk.expected_ns(anchor), spec.drift)
+        sample = registry.clock_samples.get(round_trip.ident)
+        if sample is not None:
+            low = sample.least(round_trip.sent, registry.drift)
+            high = sample.most(round_trip.sent + round_trip.expected_ns(sample), registry.drift)
         seq = self.seq if known else 0.0
         if cython.compiled:
             head = pack_header(  # type: ignore[name-defined] # noqa: F821 - in account.pxd
-                spec.engine.fixed_time,
+                registry.engine.fixed_time,
                 low,
                 high,
-                talk.number,
+                round_trip.number,
                 seq,
-                spec.lease,
-                spec.generation,
+                registry.lease,
+                registry.generation,
                 self.width,
-                spec.sharded,
+                registry.sharded,
             )
         else:
             head = HEADER.pack(
-                spec.engine.fixed_time,
+                registry.engine.fixed_time,
                 low,
                 high,
-                talk.number,
+                round_trip.number,
                 seq,
-                spec.lease,
-                spec.generation,
+                registry.lease,
+                registry.generation,
                 self.width,
-                spec.sharded,
+                registry.sharded,
             )
-        epoch = talk.epoch or (self.epoch if known else b"")
+        epoch = round_trip.epoch or (self.epoch if known else b"")
         # Nearly always the same as last time: only the numbers and the commands are news.
-        same = (talk.stream, epoch, talk.ident)
+        same = (round_trip.stream, epoch, round_trip.ident)
         middle = self.framed.get(same)
         if middle is None or self.restless:
-            over = self.over if self.halt is None else self.halt.left(talk.sent)
-            middle = b"\r\n" + framed(*same, spec.records(self, talk), self.text, over)
+            over = self.over if self.pause_state is None else self.pause_state.left(round_trip.sent)
+            middle = b"\r\n" + framed(*same, registry.records(self, round_trip), self.text, over)
             if len(self.framed) > 8:
                 self.framed.clear()
             if not over or over == self.over:
                 self.framed[same] = middle
-        said = talk.said if prelude is None else [prelude, *talk.said]
+        said = round_trip.said if prelude is None else [prelude, *round_trip.said]
         if len(said) == 1 and len(said[0]) < len(SIZES):
             return b"".join((self.opening, head, middle, SIZES[len(said[0])], said[0], b"\r\n"))
         return b"*%d%b%b%b%b" % (self.parts + len(said), self.reopening, head, middle, framed(*said))
 
-    def hear(self, talk: Talk) -> None:  # noqa: C901 - one branch for each thing that may have changed
+    def apply_reply(self, round_trip: RoundTrip) -> None:  # noqa: C901 - one branch for each thing that may have changed
         """Remember how the ledger stands."""
-        if talk.heard_epoch != self.epoch:
+        if round_trip.reply_epoch != self.epoch:
             if self.epoch:
-                if talk.since < self.heard:
+                if round_trip.since < self.replied_at:
                     return  # an answer from before the loss that comes late
-                self.forget_promises(talk.heard_epoch)
-            self.epoch = talk.heard_epoch
-            self.seq = talk.seq
-        elif talk.seq > self.seq:
-            self.seq = talk.seq
-        self.heard = talk.since
+                self.forget_promises(round_trip.reply_epoch)
+            self.epoch = round_trip.reply_epoch
+            self.seq = round_trip.seq
+        elif round_trip.seq > self.seq:
+            self.seq = round_trip.seq
+        self.replied_at = round_trip.since
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
-        self.expires = talk.since + int(talk.lives * 0.998) * TICK - 1_000_000
-        self.waiting = talk.waiting
-        if talk.waiting and not self.can_queue:
-            self.spec.queue_up()
-        if self.over and (talk.pause > 0 or self.halted):
-            self.hear_of_pause(talk)
-        if talk.shift != self.shift:
-            self.shift = talk.shift
+        self.expires = round_trip.since + int(round_trip.lives * 0.998) * TICK - 1_000_000
+        self.waiting = round_trip.waiting
+        if round_trip.waiting and not self.can_queue:
+            self.registry.queue_up()
+        if self.over and (round_trip.pause > 0 or self.halted):
+            self.apply_pause(round_trip)
+        if round_trip.shift != self.shift:
+            self.shift = round_trip.shift
             for sleeper in list(self.sleepers):
                 if self.counted(sleeper):
                     self.recall(sleeper)
-                sleeper.ring()
-        if self.reduced:
-            self.spec.pass_on(self)
+                sleeper.wake()
+        if self.compacted:
+            self.registry.pass_on(self)
 
-    def hear_from(self, other: Account) -> None:
+    def merge_from(self, other: LedgerClient) -> None:
         """What another one of the same ledgers has heard, which was reduced while somebody still used it."""
         if other.epoch != self.epoch:
-            if not other.epoch or other.heard < self.heard:
+            if not other.epoch or other.replied_at < self.replied_at:
                 return
             if self.epoch:
                 self.forget_promises(other.epoch)
@@ -329,36 +351,36 @@ class Account:
             self.seq = other.seq
         elif other.seq > self.seq:
             self.seq = other.seq
-        if other.heard >= self.heard:
-            self.heard, self.expires, self.ident = other.heard, other.expires, other.ident
+        if other.replied_at >= self.replied_at:
+            self.replied_at, self.expires, self.ident = other.replied_at, other.expires, other.ident
 
     def remember(self) -> bytes:
         """What has to be known of the ledger to notice its loss."""
-        numbers = (self.seq, self.shift, self.halted, self.expires, self.heard)
-        return MEMORY.pack(self.epoch, *numbers)
+        numbers = (self.seq, self.shift, self.halted, self.expires, self.replied_at)
+        return COMPACT.pack(self.epoch, *numbers)
 
-    def recollect(self, memory: bytes, ident: bytes) -> None:
+    def restore(self, memory: bytes, ident: bytes) -> None:
         """Go on where another one was when it was reduced."""
-        epoch, self.seq, self.shift, self.halted, self.expires, self.heard = MEMORY.unpack_from(memory)
+        epoch, self.seq, self.shift, self.halted, self.expires, self.replied_at = COMPACT.unpack_from(memory)
         self.epoch = epoch if self.expires else b""  # never heard of
         self.ident = ident
-        self.shelved = True
+        self.was_compacted = True
 
-    def hear_of_pause(self, talk: Talk) -> None:
+    def apply_pause(self, round_trip: RoundTrip) -> None:
         """Until when the limiter is paused; it may be sooner or later than was said."""
-        ends = talk.held_up_until()
+        ends = round_trip.held_up_until()
         if ends > self.halted:
-            self.recall_promises()
-        elif ends < self.halted and talk.now < self.halted:
+            self.recall_sleepers()
+        elif ends < self.halted and round_trip.now < self.halted:
             self.recall_waiters()
         self.halted = ends
 
     def distrust(self) -> None:
         """A script may have ended in the midst of its work: what the ledger says of itself is not to be believed. It is
         refused as one that was lost, since no sequence number is as high as what is expected now."""
-        self.seq = words.NEVER
-        if self.reduced:
-            self.spec.pass_on(self)
+        self.seq = protocol.NEVER
+        if self.compacted:
+            self.registry.pass_on(self)
 
     def forget_promises(self, epoch: bytes) -> None:
         """The ledger began anew: what it had promised is void, and whoever waits has to ask again. Not who stands or
@@ -367,70 +389,72 @@ class Account:
             if request.epoch != epoch:
                 self.standing.pop(request.ticket, None)
                 request.void = True
-                request.ring()
+                request.wake()
 
-    def recall_promises(self, until: int | None = None) -> None:
+    def recall_sleepers(self, until: int | None = None) -> None:
         """The whole limiter is paused: who sleeps until a slot gives it back, and asks for one after the pause."""
-        for ask in list(self.sleepers):
-            if until is None or ask.slot + self.moved(ask) < until:
-                self.recall(ask)
+        for acquire in list(self.sleepers):
+            if until is None or acquire.slot + self.moved(acquire) < until:
+                self.recall(acquire)
 
     def recall_waiters(self) -> None:
         """A pause of the whole limiter ends sooner than was said: who was to sleep for as long asks anew, and may go.
         What was reserved stays reserved."""
-        for ask in list(self.sleepers):
-            if ask in self.spec.waiters:
-                self.recall(ask)
+        for acquire in list(self.sleepers):
+            if acquire in self.registry.waiters:
+                self.recall(acquire)
 
-    def recall(self, ask: Ask) -> None:
+    def recall(self, acquire: Acquire) -> None:
         """Have a sleeper give its slot back and ask for another. Void first: one that has risen by then looks for that
         after it has left the sleepers, and either it does not go, or its slot is not given back."""
-        ask.void = True
-        if ask in self.sleepers and ask.verdict == words.GRANTED:
-            ask.give_back(again=True)
-        ask.ring()
+        acquire.void = True
+        if acquire in self.sleepers and acquire.verdict == protocol.GRANTED:
+            acquire.give_back(again=True)
+        acquire.wake()
 
-    def counted(self, ask: Ask) -> bool:
+    def counted(self, acquire: Acquire) -> bool:
         """Whether its slot is one of a window. When that is moved, what it waits for does not move with it: permits
         cool by their own time, paused or not."""
-        rules = zip(self.rules, ask.costs, strict=True)
+        rules = zip(self.rules, acquire.costs, strict=True)
         return any(cost > 0 and isinstance(rule, WindowRule) for rule, cost in rules)
 
-    def heed(self, lifted: bool) -> None:
+    def on_pause(self, lifted: bool) -> None:
         """A pause of the whole limiter has begun, was lifted or has changed."""
-        until = 0 if self.halt is None else self.halt.until
-        self.restless = self.walled or until > 0
+        until = 0 if self.pause_state is None else self.pause_state.until
+        self.restless = self.uses_wall_clock or until > 0
         if lifted:
             self.recall_waiters()
         else:
-            self.recall_promises(until)
+            self.recall_sleepers(until)
         # Who stands may be served now, or is to know for how long not.
         self.visited = 0
 
-    def stand(self, ask: Ask) -> None:
+    def stand(self, acquire: Acquire) -> None:
         """Remember who stands in the ledger's queue, and have it looked after."""
-        self.standing[ask.ticket] = ask
-        self.spec.engine.wait_for(ask)
+        self.standing[acquire.ticket] = acquire
+        self.registry.engine.wait_for(acquire)
 
-    def sleep(self, ask: Ask) -> None:
+    def sleep(self, acquire: Acquire) -> None:
         """Remember who sleeps until a promised slot, and learn of what may move it."""
-        self.sleepers.add(ask)
-        self.spec.engine.look_after(self)
+        self.sleepers.add(acquire)
+        self.registry.engine.track(self)
         # What was heard since it was promised, only those were told who slept by then.
-        if self.halt is not None:
-            self.recall_promises(self.halt.until)
-            sooner = ask.pause > 0 and not self.halt.until
+        if self.pause_state is not None:
+            self.recall_sleepers(self.pause_state.until)
+            sooner = acquire.pause > 0 and not self.pause_state.until
         else:
-            sooner = bool(self.over) and self.halted < ask.halted
-            if (self.over and self.halted > ask.halted) or (self.shift != ask.shift and self.counted(ask)):
-                self.recall(ask)
-        if sooner and ask in self.spec.waiters:
-            self.recall(ask)
+            sooner = bool(self.over) and self.halted < acquire.halted
+            if (self.over and self.halted > acquire.halted) or (
+                self.shift != acquire.shift and self.counted(acquire)
+            ):
+                self.recall(acquire)
+        if sooner and acquire in self.registry.waiters:
+            self.recall(acquire)
 
-    def moved(self, ask: Ask) -> int:
+    def moved(self, acquire: Acquire) -> int:
         """By how much a slot was moved since it was promised, in nanoseconds."""
-        by = self.shift - ask.shift
-        return self.spec.stretched(by) if by > 0 else int(by * TICK)
+        by = self.shift - acquire.shift
+        return self.registry.stretched(by) if by > 0 else int(by * TICK)
 
     def take_ends(self, taken: list[Request] | None = None) -> list[Request]:
         """The ends that wait for a question to travel with; those of a ledger that is no more are nobody's. While it is
@@ -448,21 +472,42 @@ class Account:
 
     def post(self, request: Request) -> None:
         """Say something that nobody waits for the answer of."""
-        self.spec.engine.post(request)
+        self.registry.engine.post(request)
 
 
-class Talk:
+class RoundTrip:
     """One round trip: a batch of requests on its way, with its number in a stream."""
 
     __slots__ = (
-        "account", "batch", "epoch", "first", "heard_epoch", "ident", "lives", "now", "number", "pause", "quarantine",
-        "received", "said", "sent", "seq", "several", "shift", "since", "slow", "status", "stream", "tally",
-        "timeout_ns", "waiting",
+        "batch",
+        "epoch",
+        "first",
+        "ident",
+        "ledger",
+        "lives",
+        "now",
+        "number",
+        "pause",
+        "quarantine",
+        "received",
+        "reply_epoch",
+        "said",
+        "sent",
+        "seq",
+        "several",
+        "shift",
+        "since",
+        "slow",
+        "status",
+        "stream",
+        "tally",
+        "timeout_ns",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
         self,
-        account: Account,
+        ledger: LedgerClient,
         batch: list[Request],
         said: list[bytes],
         stream: bytes,
@@ -471,7 +516,7 @@ class Talk:
         timeout_ns: int,
         first: int = 0,
     ) -> None:
-        self.account = account
+        self.ledger = ledger
         self.batch = batch
         # What they say, as commands.
         self.said = said
@@ -490,32 +535,32 @@ class Talk:
         self.several = 0
         self.tally = 0.0
         # What the answer says.
-        self.heard_epoch = b""
+        self.reply_epoch = b""
         self.status = self.now = self.seq = self.lives = self.quarantine = self.pause = self.shift = (
             self.waiting
         ) = 0.0
 
     def open(self, prelude: bytes | None = None) -> bytes:
         """What to send."""
-        account = self.account
-        self.sent = account.spec.clock.now()
-        return account.compose(self, prelude)
+        ledger = self.ledger
+        self.sent = ledger.registry.clock.now()
+        return ledger.encode(self, prelude)
 
     def held_up_until(self) -> float:
         """The end of the pause that the answer tells of, on the server's clock; 0 if there is none."""
         return self.now + self.pause if self.pause > 0 else 0.0
 
-    def expected_ns(self, anchor: Anchor) -> int:
+    def expected_ns(self, sample: ClockSample) -> int:
         """How long it may take until the server has it."""
         if self.slow:
             return self.timeout_ns
-        return min(self.timeout_ns, max(PROMPT, 4 * (anchor.received - anchor.sent)))
+        return min(self.timeout_ns, max(PROMPT, 4 * (sample.received - sample.sent)))
 
     def settle(self, reply: Any) -> bool:
         """Take an answer that says what the batch wanted to know; False: something has to be cleared up first."""
-        account = self.account
-        spec = account.spec
-        self.received = spec.clock.now()
+        ledger = self.ledger
+        registry = ledger.registry
+        self.received = registry.clock.now()
         if type(reply) is not bytes or len(reply) < HEAD.size:
             return False
         self.read(reply)
@@ -524,20 +569,20 @@ class Talk:
         if not self.first:
             self.since = self.sent
             # A new one each time: other threads read it.
-            spec.anchors[self.ident] = Anchor(self.now, self.sent, self.received)
+            registry.clock_samples[self.ident] = ClockSample(self.now, self.sent, self.received)
         else:
             self.since = self.first
-            if self.ident not in spec.anchors:
-                spec.anchors[self.ident] = Anchor(self.now, self.first, self.received)
-        account.ident = self.ident
-        account.hear(self)
+            if self.ident not in registry.clock_samples:
+                registry.clock_samples[self.ident] = ClockSample(self.now, self.first, self.received)
+        ledger.ident = self.ident
+        ledger.apply_reply(self)
         if cython.compiled:
             said = numbers_from(reply, HEAD_SIZE)  # type: ignore[name-defined] # noqa: F821 - in account.pxd
         else:
             said = read_numbers(reply, HEAD.size)
         position = 0
         for request in self.batch:
-            position = request.hear(self, said, position)
+            position = request.apply_reply(self, said, position)
         return True
 
     def read(self, reply: bytes) -> None:
@@ -551,86 +596,88 @@ class Talk:
             self.pause = number_at(reply, 5)  # type: ignore[name-defined] # noqa: F821
             self.shift = number_at(reply, 6)  # type: ignore[name-defined] # noqa: F821
             self.waiting = number_at(reply, 7)  # type: ignore[name-defined] # noqa: F821
-            self.heard_epoch = reply[64:88]
+            self.reply_epoch = reply[64:88]
         else:
             (
                 self.status, self.now, self.seq, self.lives, self.quarantine, self.pause, self.shift, self.waiting,
-                self.heard_epoch,
+                self.reply_epoch,
             ) = HEAD.unpack_from(reply)  # fmt: skip
 
-    def converse(self, reply: Any) -> Flow:  # noqa: C901 - one branch for each answer there is
+    def resolve(self, reply: Any) -> Flow:  # noqa: C901 - one branch for each answer there is
         """Clear up what the first answer was about, until the batch has been heard; raises what cannot be helped."""
-        account = self.account
-        spec = account.spec
+        ledger = self.ledger
+        registry = ledger.registry
         prelude: bytes | None = None
         for _ in range(ATTEMPTS):
             if isinstance(reply, Exception):
                 if any(text in str(reply) for text in PARTS_ARE_MISSING):
-                    self.status = words.LOST
-                    prelude = yield from self.judge()
-                elif not words.no_script(reply):
+                    self.status = protocol.LOST
+                    prelude = yield from self.handle_loss()
+                elif not protocol.no_script(reply):
                     raise reply
                 else:
-                    yield command(b"SCRIPT", b"LOAD", account.script.text)
+                    yield command(b"SCRIPT", b"LOAD", ledger.script.text)
             elif len(reply) < HEAD.size:
                 # STALE: a later command of this stream was faster, so this one is nobody's any more.
-                raise EngineUnavailable(spec.engine.address, "an answer was overtaken; ask again")
-            elif self.status == words.EDGES:
-                spec.server_time(self.now, self.received)
-            elif self.status == words.ADOPT:
-                yield from adopt(account)
-            elif self.status == words.MISMATCH:
-                existing = yield command(b"HGET", account.keys[0], b"l")
+                raise EngineUnavailable(registry.engine.address, "an answer was overtaken; ask again")
+            elif self.status == protocol.EDGES:
+                registry.server_time(self.now, self.received)
+            elif self.status == protocol.RECONFIGURE:
+                yield from reconfigure(ledger)
+            elif self.status == protocol.MISMATCH:
+                existing = yield command(b"HGET", ledger.keys[0], b"l")
                 text = existing.decode() if isinstance(existing, bytes) else "another kind of limit"
-                raise LimitMismatch(spec.name, text, account.text.decode())
-            elif self.status == words.VERSION:
+                raise LimitMismatch(registry.name, text, ledger.text.decode())
+            elif self.status == protocol.VERSION:
                 raise LimitMismatch(
-                    spec.name, f"format {self.lives:.0f}", "format 1 of this version of headway"
+                    registry.name, f"format {self.lives:.0f}", "format 1 of this version of headway"
                 )
-            elif self.status == words.CLOCK and not self.lives and self.plausible():
+            elif self.status == protocol.CLOCK and not self.lives and self.was_only_late():
                 self.slow = True
             else:
-                prelude = yield from self.judge()
+                prelude = yield from self.handle_loss()
             reply = yield self.open(prelude)
             if self.settle(reply):
                 return
-        raise EngineUnavailable(spec.engine.address, "the ledger changes faster than it can be read")
+        raise EngineUnavailable(registry.engine.address, "the ledger changes faster than it can be read")
 
-    def plausible(self) -> bool:
+    def was_only_late(self) -> bool:
         """Whether the clock was not set, but the command was on its way for longer than it was worth."""
-        spec = self.account.spec
-        anchor = spec.anchors.get(self.ident)
-        if anchor is None:
+        registry = self.ledger.registry
+        sample = registry.clock_samples.get(self.ident)
+        if sample is None:
             return True
-        return bool(anchor.least(self.sent, spec.drift) <= self.now <= anchor.most(self.received, spec.drift))
+        return bool(
+            sample.least(self.sent, registry.drift) <= self.now <= sample.most(self.received, registry.drift)
+        )
 
-    def judge(self) -> Generator[bytes, Any, bytes | None]:
+    def handle_loss(self) -> Generator[bytes, Any, bytes | None]:
         """Grants may have been forgotten: what to say first when the batch is sent again."""
-        account = self.account
-        spec = account.spec
-        if self.status == words.CLOCK:
-            spec.anchors.pop(self.ident, None)
-        if spec.on_loss == "trust":
-            account.epoch, account.expires = b"", 0
-            if self.status == words.CLOCK and self.lives:
-                return numbers(words.QUARANTINE, 0, 0)  # what it has noted lies in the future now
-            return numbers(words.TRUST) if self.status == words.MOVED else None
-        if self.status == words.MOVED and (yield from complete_file()):
-            return numbers(words.TRUST)
-        if self.status == words.LOST and not account.epoch:
+        ledger = self.ledger
+        registry = ledger.registry
+        if self.status == protocol.CLOCK:
+            registry.clock_samples.pop(self.ident, None)
+        if registry.on_loss == "trust":
+            ledger.epoch, ledger.expires = b"", 0
+            if self.status == protocol.CLOCK and self.lives:
+                return numbers(protocol.QUARANTINE, 0, 0)  # what it has noted lies in the future now
+            return numbers(protocol.TRUST) if self.status == protocol.MOVED else None
+        if self.status == protocol.MOVED and (yield from complete_file()):
+            return numbers(protocol.TRUST)
+        if self.status == protocol.LOST and not ledger.epoch:
             return None
-        ticks, whole = spec.quarantine(account, self.now)
+        ticks, whole = registry.quarantine(ledger, self.now)
         log.error(
             "limiter %r: %s; nothing is granted for %.3g s%s",
-            spec.name,
+            registry.name,
             WHY[int(self.status)],
             ticks / 1e6,
             ", then it is trusted (max_quarantine), so a longer window may see more than its limit"
             if whole
             else "",
         )
-        spec.tell("quarantine", account, ticks / 1e6)
-        return numbers(words.QUARANTINE, ticks, whole)
+        registry.emit("quarantine", ledger, ticks / 1e6)
+        return numbers(protocol.QUARANTINE, ticks, whole)
 
 
 def complete_file() -> Generator[bytes, Any, bool]:

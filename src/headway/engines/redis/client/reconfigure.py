@@ -1,12 +1,12 @@
 """A limit was changed: its ledgers go on under the new rule, and what was taken stays taken.
 
 The server cannot do it. What becomes of permits, debts and promises under another rule is written once, in the core
-(`Ledger.adopt`), and some of it needs integers of any size. So whoever comes first with a newer version of a limit
+(`Ledger.reconfigure`), and some of it needs integers of any size. So whoever comes first with a newer version of a limit
 hears ADOPT, and it is the client that does it:
 
     read     the whole ledger, its meta data and the time, in one step (`lua/dump.lua`)
     adopt    each rule's ledger, decoded as the core's, under the rule that governs from now on
-    write    all of it back in one step (`lua/adopt.lua`), if the meta data are still those that were read
+    write    all of it back in one step (`script/lua/reconfigure.lua`), if the meta data are still those that were read
 
 Every decision changes the meta data, so nothing is lost in between: who was not fast enough has written nothing, is
 told ADOPT again, and reads again. Of several versions side by side (a rolling deploy) the one that was declared last
@@ -21,49 +21,49 @@ from collections.abc import Generator
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.ledgers import Meta, Stored, decode, encode, unnoted
-from headway.engines.redis.scripts import plain_script
-from headway.engines.redis.words import command, kind_of, no_script
+from headway.engines.redis.script.codec import Meta, Stored, decode, encode, unnoted
+from headway.engines.redis.script.protocol import command, kind_of, no_script
+from headway.engines.redis.script.scripts import plain_script
 from headway.errors import LimitMismatch
 
 if TYPE_CHECKING:
-    from headway.engines.redis.account import Account
+    from headway.engines.redis.client.ledger_client import LedgerClient
 
 GRACE = 60_000_000
-"""Ticks that a ledger is kept after it equals a fresh one; as in `lua/door.lua`."""
+"""Ticks that a ledger is kept after it equals a fresh one; as in `script/lua/header.lua`."""
 
 
-def adopt(account: Account) -> Generator[bytes, Any, None]:
-    """Bring an account's ledgers under its own rules, if nobody is faster: a flow, as `Talk.converse` is."""
-    spec = account.spec
-    places = tuple(dict.fromkeys(account.keys))
-    where = account.whereabouts()
-    keys = (b"%d" % len(places), *places)
-    before, time, *parts = yield from run_plain("dump", *keys, *(b"%d" % place for place in where))
+def reconfigure(client: LedgerClient) -> Generator[bytes, Any, None]:
+    """Bring an account's ledgers under its own rules, if nobody is faster: a flow, as `RoundTrip.resolve` is."""
+    registry = client.registry
+    pools = tuple(dict.fromkeys(client.keys))
+    where = client.whereabouts()
+    keys = (b"%d" % len(pools), *pools)
+    before, time, *parts = yield from run_plain("dump", *keys, *(b"%d" % pool for pool in where))
     if before is None:
         return  # it has expired: who asks again starts a fresh one
     meta = Meta.read(before)
-    if meta.governed > spec.generation:
+    if meta.governed > registry.generation:
         return  # somebody has declared another limit since, and we go by that one
-    now = int(max(meta.last, spec.engine.fixed_time or unpack("<d", time)[0]))
+    now = int(max(meta.last, registry.engine.fixed_time or unpack("<d", time)[0]))
     longest, said = meta.expires - now, []
-    for i, (rule, place) in enumerate(zip(account.rules, where, strict=True)):
+    for i, (rule, pool) in enumerate(zip(client.rules, where, strict=True)):
         value, cooling, out, _ = parts[4 * i : 4 * i + 4]
         stored = Stored(value or b"", cooling, out)
-        if not value or (place != 1 and stored.epoch != meta.epoch):
-            said += [b"%d" % place, b"", b"", b"", b"0"]  # there is none, or its root has forgotten it
+        if not value or (pool != 1 and stored.epoch != meta.epoch):
+            said += [b"%d" % pool, b"", b"", b"", b"0"]  # there is none, or its root has forgotten it
             continue
         if stored.kind != kind_of(rule):
-            existing = yield command(b"HGET", account.keys[0], b"l")
-            raise LimitMismatch(spec.name, existing.decode(), account.text.decode())
+            existing = yield command(b"HGET", client.keys[0], b"l")
+            raise LimitMismatch(registry.name, existing.decode(), client.text.decode())
         ledger = decode(stored)
         abandoned = unnoted(stored, ledger, now)
-        ledger.adopt(rule, now)
+        ledger.reconfigure(rule, now)
         longest = max(longest, ledger.reset_after(now) + GRACE)
-        said += [b"%d" % place, *encode(ledger, place, now, meta.epoch), b"%d" % abandoned]
-    after = meta._replace(seq=meta.seq + 1, last=now, expires=now + longest, governed=spec.generation)
+        said += [b"%d" % pool, *encode(ledger, pool, now, meta.epoch), b"%d" % abandoned]
+    after = meta._replace(seq=meta.seq + 1, last=now, expires=now + longest, governed=registry.generation)
     ms = b"%d" % (int(longest) // 1000 + 2)
-    yield from run_plain("adopt", *keys, before, after.pack(), account.text, ms, *said)
+    yield from run_plain("reconfigure", *keys, before, after.pack(), client.text, ms, *said)
 
 
 def run_plain(name: str, *arguments: bytes) -> Generator[bytes, Any, Any]:

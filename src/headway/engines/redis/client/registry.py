@@ -16,21 +16,21 @@ from headway.core.fixed_window import FixedWindowRule
 from headway.core.ledger import Rule
 from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
-from headway.engines.redis import words
-from headway.engines.redis.account import MEMORY, Account, Anchor, Terms
-from headway.engines.redis.halts import Halt
-from headway.engines.redis.lanes import leave_closed, retire
-from headway.engines.redis.scripts import BUCKET, SPACING, WINDOW, Script, book_script
-from headway.engines.redis.words import TICK
-from headway.errors import Closed
+from headway.engines.redis.client.batching import leave_closed, retire
+from headway.engines.redis.client.ledger_client import COMPACT, ClockSample, LedgerClient, LimiterTerms
+from headway.engines.redis.cluster.pause import ClusterPause
+from headway.engines.redis.script import protocol
+from headway.engines.redis.script.protocol import TICK
+from headway.engines.redis.script.scripts import BUCKET, SPACING, WINDOW, Script, ledger_script
+from headway.errors import LimiterClosed
 
 if TYPE_CHECKING:
     from headway.clock import Clock
-    from headway.engines.redis.account import Talk
+    from headway.engines.redis.client.ledger_client import RoundTrip
+    from headway.engines.redis.client.requests import Acquire
     from headway.engines.redis.engine import Engine
-    from headway.engines.redis.requests import Ask
 
-specs: weakref.WeakSet[Spec] = weakref.WeakSet()
+registries: weakref.WeakSet[LimiterRegistry] = weakref.WeakSet()
 
 MARGIN = 1.05
 BATCH = 32
@@ -44,11 +44,11 @@ MOST_STREAMS, STREAM = 4, 16
 """How many streams are kept for an account that is not used, and the length of a name."""
 
 Keys = tuple[str | None, ...]
-Memory = tuple[bytes, bytes, Any]
-"""What `Account.remember` says and the names of its streams; who answered last; and the box of its letters."""
+CompactState = tuple[bytes, bytes, Any]
+"""What `LedgerClient.remember` says and the names of its streams; who answered last; and the box of its letters."""
 
 
-class Spec(Terms):
+class LimiterRegistry(LimiterTerms):
     """A limiter's part of every command."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Spec(Terms):
         timeout_ns: int,
         on_loss: str,
         max_quarantine_ns: int | None,
-        tell: Callable[[str, Account, float], None],
+        tell: Callable[[str, LedgerClient, float], None],
     ) -> None:
         self.engine = engine
         self.name = name
@@ -81,58 +81,58 @@ class Spec(Terms):
         self.timeout_ns = timeout_ns
         self.on_loss = on_loss
         self.max_quarantine = None if max_quarantine_ns is None else max_quarantine_ns // TICK
-        self.tell = tell
+        self.emit = tell
         # Of each key that was used and whose ledger may still be there: the account, or what is left of it. A hand goes
         # over all that have accounts (ring), and another over all that were reduced once (shelf), whether they have an
         # account now or not. Those that were reduced while somebody still had them are strays.
-        self.accounts: dict[Keys, Account] = {}
-        self.memories: dict[Keys, Memory] = {}
-        self.ring: list[Keys] = []
-        self.shelf: list[Keys] = []
-        self.hand = self.other_hand = 0
+        self.ledgers: dict[Keys, LedgerClient] = {}
+        self.compact: dict[Keys, CompactState] = {}
+        self.live_keys: list[Keys] = []
+        self.compacted_keys: list[Keys] = []
+        self.cursor = self.compact_cursor = 0
         self.pace = self.countdown = SLOWEST
-        self._strays: weakref.WeakSet[Account] = weakref.WeakSet()
+        self._detached: weakref.WeakSet[LedgerClient] = weakref.WeakSet()
         # Who moves from one to the other has it. The collector may come meanwhile, and end somebody.
         self._lock = threading.RLock()
         # Who waits for a permit, whatever the key and the way to wait; and whether nobody is let in any more.
-        self.waiters: set[Ask] = set()
-        self.usual = None
+        self.waiters: set[Acquire] = set()
+        self.default_request = None
         self.closed = False
         # With metrics all ledgers share a slot, and a script can look whether the limiter is paused.
-        self.halt = Halt(self) if self.sharded and not self.metrics else None
-        self.anchors: dict[bytes, Anchor] = {}
+        self.pause_state = ClusterPause(self) if self.sharded and not self.metrics else None
+        self.clock_samples: dict[bytes, ClockSample] = {}
         self._wall = (0.0, 0)
         self._stretch = 1 + clock.drift_ppm / 1e6 + engine.drift_ppm / 1e6
         self._resolution = max(1, int(clock.resolution * 1e9))
         self.declare(text, rules)
-        specs.add(self)
+        registries.add(self)
 
     def begin(self) -> None:
         """Nobody of this process asks, waits or holds; so it is in a forked child."""
         self.waiters.clear()
-        if self.halt is not None:
-            self.halt.begin()
+        if self.pause_state is not None:
+            self.pause_state.begin()
         self._lock = threading.RLock()
-        for account in self.everybody():
-            account.begin()
+        for ledger in self.everybody():
+            ledger.begin()
 
     def check_open(self) -> None:
         if self.closed:
-            raise Closed(self.name)
+            raise LimiterClosed(self.name)
 
     def close(self) -> None:
         """Let nobody in any more, and have those who wait notice it."""
         self.closed = True
-        self.usual = None
+        self.default_request = None
         asks = set(self.waiters)
-        for account in self.everybody():
-            asks.update(account.standing.values(), account.sleepers)
-        for ask in asks:
+        for ledger in self.everybody():
+            asks.update(ledger.standing.values(), ledger.sleepers)
+        for acquire in asks:
             # Whoever's question is on its way looks whether we are closed when the answer is there.
-            if ask.verdict in (words.GRANTED, words.STANDING):
-                ask.withdraw()
-                ask.void = True
-            ask.ring()
+            if acquire.verdict in (protocol.GRANTED, protocol.STANDING):
+                acquire.withdraw()
+                acquire.void = True
+            acquire.wake()
 
     def declare(self, text: str, rules: tuple[Rule, ...]) -> None:
         """Say from now on that these are the limits; the one who said so last is right."""
@@ -140,7 +140,7 @@ class Spec(Terms):
         self.rules = rules
         self.generation = float(time.time_ns() // TICK)
         self.crowded = False
-        self.usual = None
+        self.default_request = None
         self._renew()
 
     def queue_up(self) -> None:
@@ -150,8 +150,8 @@ class Spec(Terms):
         self._renew()
 
     def _renew(self) -> None:
-        for account in self.everybody():
-            account.renew(self.rules_of(account.whose))
+        for ledger in self.everybody():
+            ledger.renew(self.rules_of(ledger.lookup_keys))
 
     def rules_of(self, keys: tuple[str | None, ...]) -> tuple[Rule, ...]:
         """The rules of a key, or of a combination of keys: some may have one of their own."""
@@ -162,11 +162,11 @@ class Spec(Terms):
         if self.crowded or len(rules) > 1:
             return True
         # Alone, these promise a time to everybody who asks.
-        kind = words.kind_of(rules[0])
+        kind = protocol.kind_of(rules[0])
         return kind not in (BUCKET, SPACING) and (kind != WINDOW or rules[0].held)
 
     def script_of(self, rules: tuple[Rule, ...], can_queue: bool) -> Script:
-        return book_script(frozenset(words.kind_of(rule) for rule in rules), can_queue)
+        return ledger_script(frozenset(protocol.kind_of(rule) for rule in rules), can_queue)
 
     def text_of(self, rules: tuple[Rule, ...]) -> bytes:
         """The limits as they are written down beside the ledger, for whoever looks at it."""
@@ -182,73 +182,73 @@ class Spec(Terms):
         slack = [rule.allowance * TICK for rule in rules if isinstance(rule, SpacingRule) and rule.strict]
         return int(min([self.lease_ns, *slack]) * (1 - self.drift))
 
-    def account(self, keys: Keys) -> Account:
+    def ledger(self, keys: Keys) -> LedgerClient:
         """The account of a key, or of a combination of keys where the limiter has metrics."""
         # First: what is found then is not looked at by this call.
         self.countdown -= 1
         if self.countdown <= 0:
-            self.move_hand()
-        found = self.accounts.get(keys)
+            self.sweep()
+        found = self.ledgers.get(keys)
         if found is None:
             found = self._open(keys)
         found.seen = 0
         return found
 
-    def _open(self, keys: Keys) -> Account:
+    def _open(self, keys: Keys) -> LedgerClient:
         """An account for a key that has none: a new one, or one that knows what was known when it was reduced."""
-        account = Account(self, self.places(keys), keys[0], self.rules_of(keys))
-        account.whose = keys
+        ledger = LedgerClient(self, self.redis_keys(keys), keys[0], self.rules_of(keys))
+        ledger.lookup_keys = keys
         with self._lock:
             # In an order in which nothing is forgotten if a signal's handler raises.
-            memory = self.memories.get(keys)
+            memory = self.compact.get(keys)
             if memory is not None:
-                self._recollect(account, memory)
-            if keys not in self.accounts:
-                self.ring.append(keys)
+                self._restore(ledger, memory)
+            if keys not in self.ledgers:
+                self.live_keys.append(keys)
                 self.countdown -= SLOWEST // (BATCH // 4)
-            found = self.accounts.setdefault(keys, account)
-            self.memories.pop(keys, None)
+            found = self.ledgers.setdefault(keys, ledger)
+            self.compact.pop(keys, None)
         return found
 
-    def _recollect(self, account: Account, memory: Memory) -> None:
-        known, ident, box = memory
-        account.recollect(known, ident)
-        names, process = known[MEMORY.size :], self.engine.process
+    def _restore(self, ledger: LedgerClient, memory: CompactState) -> None:
+        known, ident, dropped = memory
+        ledger.restore(known, ident)
+        names, process = known[COMPACT.size :], self.engine.process
         # In a forked child, those of its parent are not its own.
         if names.startswith(process):
-            account.spare = [names[at : at + STREAM] for at in range(0, len(names), STREAM)]
-        if box is not None and box.stream.startswith(process):
-            account.box = box
+            ledger.spare = [names[at : at + STREAM] for at in range(0, len(names), STREAM)]
+        if dropped is not None and dropped.stream.startswith(process):
+            ledger.release_stream = dropped
 
     # -- idle accounts -----------------------------------------------------------------------------------
 
-    def move_hand(self) -> None:
+    def sweep(self) -> None:
         """Look at some keys: reduce those that nobody uses to what has to be known of their ledgers, and forget those
         whose ledgers may be gone by now."""
         with self._lock:
             now, found = self.clock.now(), 0
-            for _ in range(min(BATCH, len(self.ring))):
-                self.hand %= len(self.ring)
-                account = self.accounts.get(self.ring[self.hand])
-                if account is None or self._reduce(account, now):
-                    take_out(self.ring, self.hand)
+            for _ in range(min(BATCH, len(self.live_keys))):
+                self.cursor %= len(self.live_keys)
+                ledger = self.ledgers.get(self.live_keys[self.cursor])
+                if ledger is None or self._compact_ledger(ledger, now):
+                    take_out(self.live_keys, self.cursor)
                     found += 1
                 else:
-                    self.hand += 1
-            for _ in range(min(BATCH, len(self.shelf))):
-                self.other_hand %= len(self.shelf)
-                keys = self.shelf[self.other_hand]
-                memory = self.memories.get(keys)
-                if keys in self.accounts or (memory is not None and expiry_of(memory) > now):
-                    self.other_hand += 1
+                    self.cursor += 1
+            for _ in range(min(BATCH, len(self.compacted_keys))):
+                self.compact_cursor %= len(self.compacted_keys)
+                keys = self.compacted_keys[self.compact_cursor]
+                memory = self.compact.get(keys)
+                if keys in self.ledgers or (memory is not None and expiry_of(memory) > now):
+                    self.compact_cursor += 1
                 else:
-                    take_out(self.shelf, self.other_hand)
-                    self.memories.pop(keys, None)
+                    take_out(self.compacted_keys, self.compact_cursor)
+                    self.compact.pop(keys, None)
                     found += 1
             self.pace = 1 if found > BATCH // 4 else min(2 * self.pace, SLOWEST)
             self.countdown = self.pace
 
-    def _reduce(self, account: Account, now: int) -> bool:
+    def _compact_ledger(self, ledger: LedgerClient, now: int) -> bool:
         """Whether nobody has used it for a while, so that it is none of our accounts any more.
 
         A thread may have got it just before, and use it nonetheless: a stray. That is as good as another process. Its
@@ -257,73 +257,75 @@ class Spec(Terms):
         successor's questions (`successor`), and if that knows of another ledger, alone; so do its letters, doubts and
         errands that are still under way.
         """
-        if not account.seen:
-            account.seen = now
+        if not ledger.seen:
+            ledger.seen = now
             return False
-        if now - account.seen < IDLE or now - account.heard < IDLE:
+        if now - ledger.seen < IDLE or now - ledger.replied_at < IDLE:
             return False
-        if self.usual is not None and self.usual[0] is account:
+        if self.default_request is not None and self.default_request[0] is ledger:
             return False
-        leave_closed(account)
-        streams = retire(account)
+        leave_closed(ledger)
+        streams = retire(ledger)
         if streams is None:
             return False
         # First the flag: what is heard from now on is passed on, and what was heard before is seen here.
-        account.reduced = True
-        box = self.engine.place_of(account).posts.boxes.get(account, account.box)
-        known = account.remember() + b"".join(streams[:MOST_STREAMS])
-        self.memories[account.whose] = (known, account.ident, box)
-        if not account.shelved:
-            self.shelf.append(account.whose)
-        self._strays.add(account)
-        self.accounts.pop(account.whose, None)
-        if self.usual is not None and self.usual[0] is account:
-            self.usual = None  # by another thread, which has not seen that it is gone
+        ledger.compacted = True
+        dropped = self.engine.pool_of(ledger).release_sender.streams.get(ledger, ledger.release_stream)
+        known = ledger.remember() + b"".join(streams[:MOST_STREAMS])
+        self.compact[ledger.lookup_keys] = (known, ledger.ident, dropped)
+        if not ledger.was_compacted:
+            self.compacted_keys.append(ledger.lookup_keys)
+        self._detached.add(ledger)
+        self.ledgers.pop(ledger.lookup_keys, None)
+        if self.default_request is not None and self.default_request[0] is ledger:
+            self.default_request = None  # by another thread, which has not seen that it is gone
         return True
 
-    def pass_on(self, account: Account) -> None:
+    def pass_on(self, ledger: LedgerClient) -> None:
         """A stray has heard of its ledger."""
         with self._lock:
-            successor = self.accounts.get(account.whose) or self._open(account.whose)
-            if successor is account:
-                account.reduced = False  # somebody was interrupted while reducing it
+            successor = self.ledgers.get(ledger.lookup_keys) or self._open(ledger.lookup_keys)
+            if successor is ledger:
+                ledger.compacted = False  # somebody was interrupted while reducing it
             else:
-                successor.hear_from(account)
+                successor.merge_from(ledger)
 
-    def successor(self, account: Account, epoch: bytes) -> Account:
+    def successor(self, ledger: LedgerClient, epoch: bytes) -> LedgerClient:
         """Who says what a stray has to say, if that knows of the same ledger. It waits for nobody: the collector may
         have ended somebody while we have another lock."""
         if not self._lock.acquire(blocking=False):
-            return account
+            return ledger
         try:
-            if account.whose not in self.accounts and account.whose not in self.memories:
-                return account
-            found = self.accounts.get(account.whose) or self._open(account.whose)
+            if ledger.lookup_keys not in self.ledgers and ledger.lookup_keys not in self.compact:
+                return ledger
+            found = self.ledgers.get(ledger.lookup_keys) or self._open(ledger.lookup_keys)
             found.seen = 0
-            return found if found.epoch == epoch else account
+            return found if found.epoch == epoch else ledger
         except Exception:  # noqa: BLE001 - an override is the user's, and this is to say something, not to fail
-            return account
+            return ledger
         finally:
             self._lock.release()
 
-    def everybody(self) -> list[Account]:
+    def everybody(self) -> list[LedgerClient]:
         """All accounts that somebody may use."""
         with self._lock:
-            return [*self.accounts.values(), *self._strays]
+            return [*self.ledgers.values(), *self._detached]
 
     def known(self) -> int:
         """How many keys have ledgers, as far as this process knows."""
         with self._lock:
-            return len(self.accounts) + len(self.memories)
+            return len(self.ledgers) + len(self.compact)
 
-    def make_usual(self, account: Account, costs: tuple[int, ...]) -> tuple[Account, tuple[int, ...]]:
+    def make_default_request(
+        self, ledger: LedgerClient, costs: tuple[int, ...]
+    ) -> tuple[LedgerClient, tuple[int, ...]]:
         """Remember what most callers ask for, unless the account was forgotten or the limiter closed meanwhile."""
-        usual = self.usual = (account, costs)
-        if self.closed or self.accounts.get(account.whose) is not account:
-            self.usual = None
-        return usual
+        default_request = self.default_request = (ledger, costs)
+        if self.closed or self.ledgers.get(ledger.lookup_keys) is not ledger:
+            self.default_request = None
+        return default_request
 
-    def places(self, keys: tuple[str | None, ...]) -> tuple[bytes, ...]:
+    def redis_keys(self, keys: tuple[str | None, ...]) -> tuple[bytes, ...]:
         """The Redis keys: the root, and one for each metric's ledger. All have one hash tag, so they share a slot."""
         space, name = self.engine.namespace, escape(self.name)
         if not self.metrics:
@@ -335,71 +337,73 @@ class Spec(Terms):
             f"{root}/{metric}" if key is None else f"{root}/{metric}:{escape(key)}"
             for metric, key in zip(metrics, keys, strict=True)
         ]
-        return tuple(place.encode() for place in (root, *own))
+        return tuple(pool.encode() for pool in (root, *own))
 
-    def records(self, account: Account, talk: Talk) -> bytes:
-        if not account.walled:
-            return account.packed
-        anchor = self.anchors.get(talk.ident)
-        ticks, at = (anchor.ticks, anchor.received) if anchor is not None else self._wall
+    def records(self, ledger: LedgerClient, round_trip: RoundTrip) -> bytes:
+        if not ledger.uses_wall_clock:
+            return ledger.packed
+        sample = self.clock_samples.get(round_trip.ident)
+        ticks, at = (sample.ticks, sample.received) if sample is not None else self._wall
         if not ticks:
-            return account.records(time.time_ns() // TICK)
-        return account.records(int(ticks + (talk.sent - at) / TICK))
+            return ledger.records(time.time_ns() // TICK)
+        return ledger.records(int(ticks + (round_trip.sent - at) / TICK))
 
     def server_time(self, ticks: float, at: int) -> None:
         """The edges that we sent were those of another period: go by this."""
         self._wall = (ticks, at)
-        self.anchors.clear()
+        self.clock_samples.clear()
 
     def stretched(self, ticks: float) -> int:
         """A wait by the server's clock as nanoseconds on ours: never shorter, whichever of the two runs fast."""
         return int(ticks * TICK * self._stretch) + self._resolution if ticks > 0 else 0
 
-    def refine(self, ask: Ask) -> None:
+    def refine(self, acquire: Acquire) -> None:
         """Reckon a promised slot anew, from the last time the server was heard: the shorter ago, the less the clocks
         can differ. What was reckoned before stays true."""
-        anchor = self.anchors.get(ask.account.ident)
-        if anchor is None or anchor.received <= ask.heard or not ask.due or ask.void:
+        sample = self.clock_samples.get(acquire.ledger.ident)
+        if sample is None or sample.received <= acquire.replied_at or not acquire.due or acquire.void:
             return
-        left = ask.due - anchor.ticks
+        left = acquire.due - sample.ticks
         drift = self.engine.drift
-        ask.slot = min(ask.slot, anchor.received + self.stretched(left))
+        acquire.slot = min(acquire.slot, sample.received + self.stretched(left))
         spread = 1 - drift if left > 0 else 1 + drift
-        ask.expires = max(ask.expires, anchor.sent + int(left * TICK * spread) + ask.account.allowance_ns)
+        acquire.expires = max(
+            acquire.expires, sample.sent + int(left * TICK * spread) + acquire.ledger.allowance_ns
+        )
 
-    def sure_for(self, account: Account) -> int:
+    def sure_for(self, ledger: LedgerClient) -> int:
         """For how many nanoseconds a slot can be foretold, until clocks may differ by a good part of its allowance."""
-        return int(account.allowance_ns / (16 * self.engine.drift)) if self.engine.drift else self.lease_ns
+        return int(ledger.allowance_ns / (16 * self.engine.drift)) if self.engine.drift else self.lease_ns
 
-    def backoff(self, ask: Ask) -> tuple[int | None, int]:
+    def backoff(self, acquire: Acquire) -> tuple[int | None, int]:
         """After a denial: nanoseconds until it may be worth to ask again, and over how many to spread those who do.
 
         None where asking again would not help in time.
         """
-        rule = ask.account.rules[0]
-        if not isinstance(rule, SpacingRule) or len(ask.account.rules) > 1:
+        rule = acquire.ledger.rules[0]
+        if not isinstance(rule, SpacingRule) or len(acquire.ledger.rules) > 1:
             return None, 0
-        wait, reserved = ask.rows[0][1], ask.rows[0][3]
+        wait, reserved = acquire.rows[0][1], acquire.rows[0][3]
         if reserved < rule.max_reserved:
             return None, 0
         return self.stretched(max(1.0, wait - rule.max_reserved * rule.step)), rule.step * TICK
 
-    def local_time(self, account: Account, ticks: float, latest: int) -> int:
+    def local_time(self, ledger: LedgerClient, ticks: float, latest: int) -> int:
         """When, on our clock, the server's showed `ticks`, at the earliest; `latest` if nobody can tell."""
-        anchor, drift = self.anchors.get(account.ident), self.engine.drift
-        if anchor is None:
+        sample, drift = self.clock_samples.get(ledger.ident), self.engine.drift
+        if sample is None:
             return latest
-        passed = (ticks - anchor.ticks) * TICK
-        return min(latest, anchor.sent + int(passed * (1 - drift if passed > 0 else 1 + drift)))
+        passed = (ticks - sample.ticks) * TICK
+        return min(latest, sample.sent + int(passed * (1 - drift if passed > 0 else 1 + drift)))
 
-    def quarantine(self, account: Account, now: float = 0.0) -> tuple[float, float]:
+    def quarantine(self, ledger: LedgerClient, now: float = 0.0) -> tuple[float, float]:
         """How long until all that was forgotten is harmless, capped; and uncapped, if the cap cut it short (else 0).
 
         `now` is the server's time: a period of the calendar ends by that, and our own clock may be wrong. 0 if nobody
         knows it.
         """
         now = int(now) or time.time_ns() // TICK
-        needed = max(self._harmless(rule, now) for rule in account.rules) * MARGIN + 100_000
+        needed = max(self._harmless(rule, now) for rule in ledger.rules) * MARGIN + 100_000
         if self.max_quarantine is not None and needed > self.max_quarantine:
             return float(self.max_quarantine), float(int(needed))
         return float(int(needed)), 0.0
@@ -421,24 +425,24 @@ class Spec(Terms):
 
 def after_fork() -> None:
     """In a forked child: streams, places in queues and leases are the parent's."""
-    for spec in list(specs):
-        spec.begin()
+    for registry in list(registries):
+        registry.begin()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=after_fork)
 
 
-def take_out(ring: list[Keys], at: int) -> None:
+def take_out(live_keys: list[Keys], at: int) -> None:
     """Another takes its place."""
-    last = ring.pop()
-    if at < len(ring):
-        ring[at] = last
+    last = live_keys.pop()
+    if at < len(live_keys):
+        live_keys[at] = last
 
 
-def expiry_of(memory: Memory) -> int:
+def expiry_of(memory: CompactState) -> int:
     """Until when the ledger must be there, on our clock."""
-    return int.from_bytes(memory[0][MEMORY.size - 16 : MEMORY.size - 8], "little", signed=True)
+    return int.from_bytes(memory[0][COMPACT.size - 16 : COMPACT.size - 8], "little", signed=True)
 
 
 def escape(text: str) -> str:

@@ -9,20 +9,20 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis import words
-from headway.engines.redis.account import Talk
-from headway.engines.redis.lanes import Doubt
-from headway.engines.redis.words import HEAD
+from headway.engines.redis.client.batching import UnknownOutcome
+from headway.engines.redis.client.ledger_client import RoundTrip
+from headway.engines.redis.script import protocol
+from headway.engines.redis.script.protocol import HEAD
 
 if TYPE_CHECKING:
-    from headway.engines.redis.account import Account
+    from headway.engines.redis.client.ledger_client import LedgerClient
+    from headway.engines.redis.client.requests import Request
     from headway.engines.redis.engine import Engine
-    from headway.engines.redis.requests import Request
 
 log = logging.getLogger("headway")
 
 
-class Letter:
+class PendingRelease:
     """One request on its way, with its number; written again when a connection fails."""
 
     __slots__ = ("copies", "first", "number", "request", "stream", "written")
@@ -40,53 +40,57 @@ class Letter:
         # The queue is served by an end, so it too expects a time. One that arrives late is refused, and asked for. The
         # first may be the last words of a process that ends by `os._exit`, and nobody would say them again: it may be
         # late.
-        said, timeout_ns = [self.request.command], self.account.spec.timeout_ns
-        talk = Talk(self.account, [self.request], said, self.stream, self.number, ident, timeout_ns)
-        talk.slow = self.number == 1
-        talk.sent = self.account.spec.clock.now()
-        self.first = self.first or talk.sent
-        talk.epoch = self.request.epoch
-        return self.account.compose(talk, None)
+        said, timeout_ns = [self.request.command], self.ledger.registry.timeout_ns
+        round_trip = RoundTrip(self.ledger, [self.request], said, self.stream, self.number, ident, timeout_ns)
+        round_trip.slow = self.number == 1
+        round_trip.sent = self.ledger.registry.clock.now()
+        self.first = self.first or round_trip.sent
+        round_trip.epoch = self.request.epoch
+        return self.ledger.encode(round_trip, None)
 
     @property
-    def account(self) -> Account:
-        return self.request.account
+    def ledger(self) -> LedgerClient:
+        return self.request.ledger
 
-    def new_box(self) -> Letterbox:
+    def new_box(self) -> ReleaseStream:
         """For the first letter of its account on a line; that of the account before it, if that one was reduced."""
-        account = self.account
-        box, account.box = account.box, None
-        return box or Letterbox(account.spec.engine)
+        ledger = self.ledger
+        dropped, ledger.release_stream = ledger.release_stream, None
+        return dropped or ReleaseStream(ledger.registry.engine)
 
     def answered(self, reply: Any) -> None:
         """An answer came: mostly it says nothing. If the ledger was lost, what ends here is not known there any more;
         if only the script was, or something has to be cleared up first, it is asked for like everything else."""
-        engine = self.account.spec.engine
+        engine = self.ledger.registry.engine
         if isinstance(reply, Exception):
-            elsewhere = engine.halfway(self.account, reply) or engine.moved(self.account, reply) is not None
-            if elsewhere or words.no_script(reply) or engine.out_of_order(reply):
+            elsewhere = engine.halfway(self.ledger, reply) or engine.moved(self.ledger, reply) is not None
+            if elsewhere or protocol.no_script(reply) or engine.out_of_order(reply):
                 self._again()
             else:
-                log.warning("limiter %r: an end was refused by the engine: %s", self.account.spec.name, reply)
+                log.warning(
+                    "limiter %r: an end was refused by the engine: %s", self.ledger.registry.name, reply
+                )
         elif len(reply) >= HEAD.size:
             status = HEAD.unpack_from(reply)[0]
-            if status in (words.MOVED, words.EDGES, words.ADOPT, words.CLOCK):
+            if status in (protocol.MOVED, protocol.EDGES, protocol.RECONFIGURE, protocol.CLOCK):
                 self._again()
 
     def _again(self) -> None:
         """This copy was refused. One on another connection may still be under way, and must not be the second one that
         is applied: so if there is one, it has to be found out first what becomes of it."""
-        engine, request = self.account.spec.engine, self.request
+        engine, request = self.ledger.registry.engine, self.request
         if self.copies == 1:
             # It may have been asked for before, with a question that failed.
-            request.done = request.orphan = request.doubtful = False
+            request.done = request.orphan = request.unknown = False
             request.error = None
             engine.ask_later(request)
         else:
-            engine.keeper.clear_up(Doubt(self.account, [request], self.stream, self.number, self.first))
+            engine.worker.resolve_unknown(
+                UnknownOutcome(self.ledger, [request], self.stream, self.number, self.first)
+            )
 
 
-class Letterbox:
+class ReleaseStream:
     """The stream of one account's letters on one line.
 
     What has been written on a connection that failed is written again under its old number, and may have to be asked
@@ -102,11 +106,11 @@ class Letterbox:
         self.stream = b""
         self.number = 0
 
-    def line_up(self, letter: Letter, line: deque[Letter]) -> None:
+    def line_up(self, release: PendingRelease, line: deque[PendingRelease]) -> None:
         """Under the line's lock: it has the order of the numbers."""
-        self.stamp(letter)
-        line.append(letter)
+        self.stamp(release)
+        line.append(release)
 
-    def stamp(self, letter: Letter) -> None:
-        letter.stream = self.stream = self.stream or self.engine.new_stream()
-        self.number = letter.number = self.number + 1
+    def stamp(self, release: PendingRelease) -> None:
+        release.stream = self.stream = self.stream or self.engine.new_stream()
+        self.number = release.number = self.number + 1

@@ -1,9 +1,9 @@
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from headway.engines.redis.account cimport Account, Talk, Terms
+from headway.engines.redis.client.ledger_client cimport LedgerClient, RoundTrip, LimiterTerms
 
 
-# The two commands of every call, packed without the struct module. TRY is 1 and END is 2, as in lua/door.lua.
+# The two commands of every call, packed without the struct module. ACQUIRE is 1 and RELEASE is 2, as in script/lua/header.lua.
 cdef inline bytes pack_try(double ticket, double patience, double longest, double times, tuple costs):
     cdef Py_ssize_t i
     cdef bytes packed = PyBytes_FromStringAndSize(NULL, 8 * (5 + len(costs)))
@@ -37,23 +37,23 @@ cdef int GRANTED, SEVERAL
 
 
 cdef class Request:
-    cdef public Account account
-    cdef public object bell, error, waiter
+    cdef public LedgerClient ledger
+    cdef public object waker, error, waiter
     cdef public bytes command, epoch
-    cdef public bint done, doubtful, orphan, void
+    cdef public bint done, unknown, orphan, void
     cdef object __weakref__
 
-    cdef begin(self, Account account, bytes command)
+    cdef begin(self, LedgerClient ledger, bytes command)
 
-    cpdef Py_ssize_t hear(self, Talk talk, tuple said, Py_ssize_t position) except -1
+    cpdef Py_ssize_t apply_reply(self, RoundTrip round_trip, tuple said, Py_ssize_t position) except -1
 
-    cpdef wake(self)
+    cpdef resolve_waiter(self)
 
 
-cdef class Ask(Request):
+cdef class Acquire(Request):
     cdef public tuple costs, marks
     cdef public object rows
-    cdef public long long expires, heard, ready, slot, ticket
+    cdef public long long expires, replied_at, ready, slot, ticket
     cdef public double due, halted, longest, pause, quarantine, shift
     cdef public int patience, verdict
     cdef public bint returned, stood
@@ -64,13 +64,13 @@ cdef class Ask(Request):
     cpdef bytes said(self, Py_ssize_t times)
 
     @cython.locals(width=cython.Py_ssize_t, end=cython.Py_ssize_t, verdict=cython.int)
-    cpdef Py_ssize_t hear(self, Talk talk, tuple said, Py_ssize_t position) except -1
+    cpdef Py_ssize_t apply_reply(self, RoundTrip round_trip, tuple said, Py_ssize_t position) except -1
 
-    cdef got(self, Talk talk, double delay, tuple marks)
+    cdef got(self, RoundTrip round_trip, double delay, tuple marks)
 
-    @cython.locals(spec=Terms)
+    @cython.locals(registry=LimiterTerms)
     cpdef grant(self, double delay, tuple marks, double shift, bytes epoch, long long sent, long long received)
 
 
-@cython.locals(first=Ask, ask=Ask, times=cython.Py_ssize_t, request=Request, said=list)
-cpdef list phrases(list batch, tickets)
+@cython.locals(first=Acquire, acquire=Acquire, times=cython.Py_ssize_t, request=Request, said=list)
+cpdef list encode_batch(list batch, tickets)

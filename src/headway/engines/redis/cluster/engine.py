@@ -30,21 +30,21 @@ from typing import TYPE_CHECKING, Any
 from hiredis import ReplyError
 from redis.crc import key_slot
 
-from headway.engines.redis.account import PARTS_ARE_MISSING
+from headway.engines.redis.client.ledger_client import PARTS_ARE_MISSING
+from headway.engines.redis.cluster.pubsub import ShardedSubscription
 from headway.engines.redis.engine import Engine
-from headway.engines.redis.place import Place
-from headway.engines.redis.shards import ShardedSubscription
-from headway.engines.redis.wires import TROUBLE, PostWire, Wire
-from headway.engines.redis.words import HEAD, LOST, MOVED, command
+from headway.engines.redis.net.connections import CONNECTION_ERRORS, Connection, ReleaseSender
+from headway.engines.redis.net.pool import ServerPool
+from headway.engines.redis.script.protocol import HEAD, LOST, MOVED, command
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     import asyncio
 
-    from headway.engines.redis.account import Account
-    from headway.engines.redis.halts import Halt
-    from headway.engines.redis.ways import Way
-    from headway.engines.redis.wires import TaskWire
+    from headway.engines.redis.client.ledger_client import LedgerClient
+    from headway.engines.redis.cluster.pause import ClusterPause
+    from headway.engines.redis.net.connections import LoopConnection
+    from headway.engines.redis.net.connectors import Connector
 
 log = logging.getLogger("headway")
 
@@ -55,10 +55,10 @@ ASKING = command(b"ASKING")
 class ClusterEngine(Engine):
     """A cluster that keeps ledgers."""
 
-    def _settle(self, ways: list[Way]) -> None:
+    def _settle(self, connectors: list[Connector]) -> None:
         self.sharded = 1.0
-        self._way = ways[0]
-        self._seeds = [Node(self, way) for way in ways]
+        self._way = connectors[0]
+        self._seeds = [Node(self, connector) for connector in connectors]
         self._nodes = {node.name: node for node in self._seeds}
         self._slots: list[Node | None] = [None] * SLOTS
         self._reading = False
@@ -71,44 +71,44 @@ class ClusterEngine(Engine):
 
     # -- where -------------------------------------------------------------------------------------------
 
-    def place_of(self, account: Account | Halt) -> Place:
-        node = self._slots[slot_of(account.keys[0])]
+    def pool_of(self, ledger: LedgerClient | ClusterPause) -> ServerPool:
+        node = self._slots[slot_of(ledger.keys[0])]
         if node is None:
             self.read_map()
             return self._guide[0]
         return node
 
-    def places(self) -> list[Place]:
+    def pools(self) -> list[ServerPool]:
         """All nodes that are known; first the one that is asked about what is not known."""
         guide = self._guide[0]
         return [guide, *[node for node in list(self._nodes.values()) if node is not guide]]
 
-    def primaries(self) -> list[Place]:
+    def primaries(self) -> list[ServerPool]:
         """The nodes that have the ledgers, for who wants to see all of them; reads the map first, and blocks for it."""
         self._read_map()
-        return list(dict.fromkeys(node for node in self._slots if node is not None)) or self.places()
+        return list(dict.fromkeys(node for node in self._slots if node is not None)) or self.pools()
 
-    def moved(self, account: Account | Halt, error: Exception) -> Place | None:
+    def moved(self, ledger: LedgerClient | ClusterPause, error: Exception) -> ServerPool | None:
         what, *rest = str(error).split()
         if what in ("MOVED", "ASK") and len(rest) >= 2:
-            node = self._node(rest[1], self.place_of(account))
+            node = self._node(rest[1], self.pool_of(ledger))
             if what == "ASK":
-                return AskingPlace(node)
+                return AskingPool(node)
             self._slots[int(rest[0])] = node
             self.read_map()
             return node
-        return Engine.moved(self, account, error)
+        return Engine.moved(self, ledger, error)
 
-    def halfway(self, account: Account, error: Exception) -> bool:
+    def halfway(self, ledger: LedgerClient, error: Exception) -> bool:
         if self.half_done(error):
-            account.distrust()
+            ledger.distrust()
             return True
         return str(error).startswith("TRYAGAIN")
 
     def half_done(self, error: Exception) -> bool:
         return "non local key" in str(error)
 
-    def _node(self, name: str, said_by: Place) -> Node:
+    def _node(self, name: str, said_by: ServerPool) -> Node:
         host, _, port = name.rpartition(":")
         # Without a name: at the same host as the one who says so.
         host = host or said_by.way.options.get("host", "localhost")
@@ -118,41 +118,41 @@ class ClusterEngine(Engine):
             node = self._nodes.setdefault(name, Node(self, self._way.to(host, int(port))))
         return node
 
-    def revive(self, place: Place, error: BaseException) -> bool:  # noqa: ARG002
+    def on_unreachable(self, pool: ServerPool, error: BaseException) -> bool:  # noqa: ARG002
         """A node cannot be reached: another may know who took its place. Not if that was tried just now."""
         now = time.monotonic()
-        fresh = isinstance(place, Node) and now - place.failed > self.timeout
-        if isinstance(place, Node):
-            place.failed = now
-        self._slots = [None if node is place else node for node in self._slots]
-        if self._guide[0] is place:
+        fresh = isinstance(pool, Node) and now - pool.failed > self.timeout
+        if isinstance(pool, Node):
+            pool.failed = now
+        self._slots = [None if node is pool else node for node in self._slots]
+        if self._guide[0] is pool:
             self._guide.rotate(-1)
         self.read_map()
-        return fresh and self._guide[0] is not place
+        return fresh and self._guide[0] is not pool
 
     # -- the map -----------------------------------------------------------------------------------------
 
     def read_map(self) -> None:
         """Have the whole map read, by a thread of its own."""
         with self._lock:
-            if self._reading or self.keeper.stopped:
+            if self._reading or self.worker.stopped:
                 return
             self._reading = True
         try:
             threading.Thread(target=self._read_map, name="headway cluster map", daemon=True).start()
         except RuntimeError as error:  # no more threads: whoever asks is told where to go all the same
             self._reading = False
-            self.complain(error)
+            self.log_once(error)
 
     def _read_map(self) -> None:
         try:
-            for place in self.places():
+            for pool in self.pools():
                 try:
-                    answer = place.ask(command(b"CLUSTER", b"SLOTS"))[0]
-                except (HeadwayError, *TROUBLE):
+                    answer = pool.call(command(b"CLUSTER", b"SLOTS"))[0]
+                except (HeadwayError, *CONNECTION_ERRORS):
                     continue
                 if isinstance(answer, list) and answer:
-                    self._learn(answer, place)
+                    self._learn(answer, pool)
                     return
         except Exception:
             log.exception("the map of %s could not be read", self.address)
@@ -161,7 +161,7 @@ class ClusterEngine(Engine):
             time.sleep(0.1)
             self._reading = False
 
-    def _learn(self, ranges: list[Any], said_by: Place) -> None:
+    def _learn(self, ranges: list[Any], said_by: ServerPool) -> None:
         slots: list[Node | None] = [None] * SLOTS
         named = []
         for first, last, primary, *_ in ranges:
@@ -171,7 +171,7 @@ class ClusterEngine(Engine):
         self._slots = slots
         self._guide = deque([*named, *[seed for seed in self._seeds if seed not in named]])
         for name, node in list(self._nodes.items()):
-            if node not in self._guide and not node.posts.unheard:
+            if node not in self._guide and not node.release_sender.unheard:
                 del self._nodes[name]
                 node.close()
 
@@ -181,26 +181,26 @@ class ClusterEngine(Engine):
         return ShardedSubscription(self)
 
 
-class Node(Place):
+class Node(ServerPool):
     """One node of a cluster."""
 
-    def __init__(self, engine: Engine, way: Way) -> None:
-        self.name = way.name
+    def __init__(self, engine: Engine, connector: Connector) -> None:
+        self.name = connector.name
         self.failed = 0.0
-        Place.__init__(self, engine, way)
+        ServerPool.__init__(self, engine, connector)
 
     def reset(self) -> None:
-        Place.reset(self)
-        self.posts = NodePosts(self)
+        ServerPool.reset(self)
+        self.release_sender = NodeReleaseSender(self)
 
 
-class NodePosts(PostWire):
+class NodeReleaseSender(ReleaseSender):
     """Letters to a node. If it cannot be reached, they go to whoever has their ledgers now, in their order."""
 
-    def tend(self) -> None:
-        PostWire.tend(self)
+    def flush(self) -> None:
+        ReleaseSender.flush(self)
         if self.wire is None and self.unheard:
-            self.place.engine.revive(self.place, ConnectionError("letters cannot be delivered"))
+            self.pool.engine.on_unreachable(self.pool, ConnectionError("letters cannot be delivered"))
             self.forward()
 
     def forward(self) -> None:
@@ -208,13 +208,13 @@ class NodePosts(PostWire):
             if self.wire is not None:
                 return  # somebody has found a connection meanwhile, and has written them
             self._begin_streams()
-            letters = list(self.unheard)
+            releases = list(self.unheard)
             self.unheard.clear()
-        for letter in letters:
-            self.place.engine.place_of(letter.account).posts.take_in(letter)
+        for release in releases:
+            self.pool.engine.pool_of(release.ledger).release_sender.take_in(release)
 
 
-class AskingPlace(Place):
+class AskingPool(ServerPool):
     """A node to which a ledger is on its way: every command has to say that one was sent here."""
 
     def __init__(self, node: Node) -> None:
@@ -222,35 +222,37 @@ class AskingPlace(Place):
         self.engine = node.engine
         self.way = node.way
 
-    def take(self, timeout: float = 0) -> Wire:
-        return AskingWire(self.node.take(timeout))
+    def take(self, timeout: float = 0) -> Connection:
+        return AskingConnection(self.node.take(timeout))
 
-    def put_back(self, wire: Any) -> None:
-        self.node.put_back(None if wire is None else wire.wire)
+    def put_back(self, connection: Any) -> None:
+        self.node.put_back(None if connection is None else connection.wire)
 
     def again(self, error: BaseException) -> bool:
         return self.node.again(error)
 
-    def wire_of(self, loop: asyncio.AbstractEventLoop, timeout_ns: int) -> TaskWire | None:
-        wire = self.node.wire_of(loop, timeout_ns)
-        return None if wire is None else AskingTaskWire(wire)  # type: ignore[return-value]
+    def connection_of(self, loop: asyncio.AbstractEventLoop, timeout_ns: int) -> LoopConnection | None:
+        connection = self.node.connection_of(loop, timeout_ns)
+        return None if connection is None else AskingLoopConnection(connection)  # type: ignore[return-value]
 
-    async def open_wire(self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float) -> TaskWire:
-        wire = await self.node.open_wire(loop, timeout_ns, deadline)
-        return AskingTaskWire(wire)  # type: ignore[return-value]
+    async def open_connection(
+        self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float
+    ) -> LoopConnection:
+        connection = await self.node.open_connection(loop, timeout_ns, deadline)
+        return AskingLoopConnection(connection)  # type: ignore[return-value]
 
 
-class AskingWire(Wire):
+class AskingConnection(Connection):
     """A thread's connection that says ASKING before each command."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, connection: Connection) -> None:
         # Not made anew: the same connection in another manner.
-        self.wire = wire
+        self.wire = connection
         self.connection, self.socket, self.reader, self.room, self.ident = (
-            wire.connection, wire.socket, wire.reader, wire.room, wire.ident,
+            connection.connection, connection.socket, connection.reader, connection.room, connection.ident,
         )  # fmt: skip
 
-    def ask(self, payload: bytes) -> Any:
+    def call(self, payload: bytes) -> Any:
         self.socket.sendall(ASKING + payload)
         self.read()
         return whole(self.read())
@@ -259,17 +261,17 @@ class AskingWire(Wire):
         self.wire.limit(left_ns)  # it is that one which is put back
 
 
-class AskingTaskWire:
+class AskingLoopConnection:
     """The same for tasks."""
 
-    def __init__(self, wire: TaskWire) -> None:
-        self.wire = wire
-        self.ident = wire.ident
+    def __init__(self, connection: LoopConnection) -> None:
+        self.wire = connection
+        self.ident = connection.ident
 
-    async def ask(self, payload: bytes, deadline: float) -> Any:
+    async def call(self, payload: bytes, deadline: float) -> Any:
         # Its answer is OK, or the connection fails and the next one says so.
-        self.wire.ask(ASKING, deadline)
-        return whole(await self.wire.ask(payload, deadline))
+        self.wire.call(ASKING, deadline)
+        return whole(await self.wire.call(payload, deadline))
 
     def close(self) -> None:
         self.wire.close()

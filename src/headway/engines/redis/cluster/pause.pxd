@@ -1,9 +1,9 @@
-from headway.engines.redis.lanes cimport TaskLane, ThreadLane
-from headway.engines.redis.requests cimport Request
+from headway.engines.redis.client.batching cimport LoopBatcher, ThreadBatcher
+from headway.engines.redis.client.requests cimport Request
 
 
-cdef class Halt:
-    cdef public object spec
+cdef class ClusterPause:
+    cdef public object registry
     cdef public tuple keys
     cdef public bint known, used
     cdef public long long idle, until, visited
@@ -12,13 +12,13 @@ cdef class Halt:
     cdef object __weakref__
 
 
-cdef class HeedingThreadLane(ThreadLane):
-    cdef Halt halt
+cdef class PauseAwareThreadBatcher(ThreadBatcher):
+    cdef ClusterPause pause_state
 
-    cpdef ask(self, Request request)
+    cpdef send(self, Request request)
 
 
-cdef class HeedingTaskLane(TaskLane):
-    cdef Halt halt
+cdef class PauseAwareLoopBatcher(LoopBatcher):
+    cdef ClusterPause pause_state
 
-    cpdef depart(self)
+    cpdef flush(self)

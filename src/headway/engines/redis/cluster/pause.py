@@ -22,30 +22,30 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
-from headway.engines.redis.adopt import run_plain
-from headway.engines.redis.lanes import TaskLane, ThreadLane
-from headway.engines.redis.ledgers import Meta
-from headway.engines.redis.requests import Request
-from headway.engines.redis.wires import TROUBLE, LoopEnded
-from headway.engines.redis.words import numbers
+from headway.engines.redis.client.batching import LoopBatcher, ThreadBatcher
+from headway.engines.redis.client.reconfigure import run_plain
+from headway.engines.redis.client.requests import Request
+from headway.engines.redis.net.connections import CONNECTION_ERRORS, LoopEnded
+from headway.engines.redis.script.codec import Meta
+from headway.engines.redis.script.protocol import numbers
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.engines.redis.account import Account, Talk
-    from headway.engines.redis.place import Place
-    from headway.engines.redis.spec import Spec
+    from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
+    from headway.engines.redis.client.registry import LimiterRegistry
+    from headway.engines.redis.net.pool import ServerPool
 
 ATTEMPTS = 4
 UNUSED = 6
 """Visits without a call in between after which nobody asks any more: two leases."""
 
-FAILURES = (HeadwayError, *TROUBLE)
+FAILURES = (HeadwayError, *CONNECTION_ERRORS)
 """What is said of, and not waited for."""
 
-Inquiry = Generator[tuple["Place", bytes], Any, None]
+Inquiry = Generator[tuple["ServerPool", bytes], Any, None]
 
 
-class Halt:
+class ClusterPause:
     """Until when a limiter is paused, as this process knows it."""
 
     __slots__ = (
@@ -56,15 +56,15 @@ class Halt:
         "idle",
         "keys",
         "known",
-        "spec",
+        "registry",
         "until",
         "used",
         "visited",
     )
 
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-        self.keys = spec.places((None,))
+    def __init__(self, registry: LimiterRegistry) -> None:
+        self.registry = registry
+        self.keys = registry.redis_keys((None,))
         # On our clock; 0: it is not.
         self.until = 0
         # As the ledger says it, on its server's clock: by that a pause is known from another.
@@ -95,145 +95,147 @@ class Halt:
             return
         lifted = ends < self._ends and now < self._ends
         self._ends = ends
-        self.until = received + self.spec.stretched(pause) if pause > 0 else 0
-        for account in self.spec.everybody():
-            if account.halt is self:
-                account.heed(lifted)
-        self.spec.engine.keeper.wake()
+        self.until = received + self.registry.stretched(pause) if pause > 0 else 0
+        for ledger in self.registry.everybody():
+            if ledger.pause_state is self:
+                ledger.on_pause(lifted)
+        self.registry.engine.worker.wake()
 
     # -- the question ------------------------------------------------------------------------------------
 
-    def ask(self) -> None:
+    def query(self) -> None:
         """From a thread."""
         inquiry = self._inquiry()
         with contextlib.suppress(StopIteration):
-            place, payload = next(inquiry)
+            pool, payload = next(inquiry)
             while True:
                 try:
-                    (answer,) = place.ask(payload)
-                except TROUBLE as error:
-                    place, payload = inquiry.throw(error)
+                    (answer,) = pool.call(payload)
+                except CONNECTION_ERRORS as error:
+                    pool, payload = inquiry.throw(error)
                 else:
-                    place, payload = inquiry.send(answer)
+                    pool, payload = inquiry.send(answer)
 
-    async def ask_async(self, loop: asyncio.AbstractEventLoop) -> None:
-        timeout_ns = self.spec.timeout_ns
+    async def query_async(self, loop: asyncio.AbstractEventLoop) -> None:
+        timeout_ns = self.registry.timeout_ns
         deadline = loop.time() + timeout_ns / 1e9
         inquiry = self._inquiry()
         with contextlib.suppress(StopIteration):
-            place, payload = next(inquiry)
+            pool, payload = next(inquiry)
             while True:
-                wire = None
+                connection = None
                 try:
-                    wire = place.wire_of(loop, timeout_ns) or await place.open_wire(
+                    connection = pool.connection_of(loop, timeout_ns) or await pool.open_connection(
                         loop, timeout_ns, deadline
                     )
-                    answer = await wire.ask(payload, deadline)
-                except TROUBLE as error:
-                    if wire is not None:
-                        wire.close()
-                    place, payload = inquiry.throw(error)
+                    answer = await connection.call(payload, deadline)
+                except CONNECTION_ERRORS as error:
+                    if connection is not None:
+                        connection.close()
+                    pool, payload = inquiry.throw(error)
                 else:
-                    place, payload = inquiry.send(answer)
+                    pool, payload = inquiry.send(answer)
 
     def _inquiry(self) -> Inquiry:
         """Whether it is paused; wherever its ledger is now."""
-        engine = self.spec.engine
-        place = engine.place_of(self)
+        engine = self.registry.engine
+        pool = engine.pool_of(self)
         for _ in range(ATTEMPTS):
             script = run_plain("dump", b"1", self.keys[0])
             try:
                 payload = next(script)
                 while True:
-                    payload = script.send((yield place, payload))
+                    payload = script.send((yield pool, payload))
             except StopIteration as end:
                 self._read(*end.value)
                 return
-            except TROUBLE as error:
-                if isinstance(error, LoopEnded) or not place.again(error):
+            except CONNECTION_ERRORS as error:
+                if isinstance(error, LoopEnded) or not pool.again(error):
                     raise
-                place = engine.place_of(self)
+                pool = engine.pool_of(self)
             except ReplyError as error:
                 moved = engine.moved(self, error)
                 if moved is None:
                     raise engine.refusal(error) from None
-                place = moved
+                pool = moved
         raise engine.unavailable(ConnectionError("it is always elsewhere"))
 
     def _read(self, stored: bytes | None, time: bytes) -> None:
-        spec = self.spec
-        now = spec.engine.fixed_time or unpack("<d", time)[0]
+        registry = self.registry
+        now = registry.engine.fixed_time or unpack("<d", time)[0]
         if stored is None:
-            self.learn(b"", 0, now, 0, spec.clock.now())
+            self.learn(b"", 0, now, 0, registry.clock.now())
         else:
             meta = Meta.read(stored)
-            self.learn(meta.epoch, meta.seq, now, max(0.0, meta.paused - now), spec.clock.now())
+            self.learn(meta.epoch, meta.seq, now, max(0.0, meta.paused - now), registry.clock.now())
 
     def follow(self) -> None:
         """From now on the keeper asks."""
         self.idle = 0
         self.known = True
-        self.spec.engine.follow(self)
+        self.registry.engine.follow(self)
 
     # -- the lanes of keys -------------------------------------------------------------------------------
 
-    def thread_lane(self, account: Account) -> ThreadLane:
-        return HeedingThreadLane(account, self)
+    def new_thread_batcher(self, ledger: LedgerClient) -> ThreadBatcher:
+        return PauseAwareThreadBatcher(ledger, self)
 
-    def task_lane(self, account: Account, loop: asyncio.AbstractEventLoop) -> TaskLane:
-        return HeedingTaskLane(account, loop, self)
+    def last_loop_batcher(self, ledger: LedgerClient, loop: asyncio.AbstractEventLoop) -> LoopBatcher:
+        return PauseAwareLoopBatcher(ledger, loop, self)
 
 
-class HeedingThreadLane(ThreadLane):
+class PauseAwareThreadBatcher(ThreadBatcher):
     """Before the first question: whether the limiter is paused."""
 
-    __slots__ = ("halt",)
+    __slots__ = ("pause_state",)
 
-    def __init__(self, account: Account, halt: Halt) -> None:
-        ThreadLane.__init__(self, account)
-        self.halt = halt
+    def __init__(self, ledger: LedgerClient, pause_state: ClusterPause) -> None:
+        ThreadBatcher.__init__(self, ledger)
+        self.pause_state = pause_state
 
-    def ask(self, request: Request) -> None:
-        halt = self.halt
-        halt.used = True
-        if not halt.known:
+    def send(self, request: Request) -> None:
+        pause_state = self.pause_state
+        pause_state.used = True
+        if not pause_state.known:
             try:
-                halt.ask()
+                pause_state.query()
             except FAILURES as error:
-                self.engine.complain(error)
-            halt.follow()
-        ThreadLane.ask(self, request)
+                self.engine.log_once(error)
+            pause_state.follow()
+        ThreadBatcher.send(self, request)
 
 
-class HeedingTaskLane(TaskLane):
+class PauseAwareLoopBatcher(LoopBatcher):
     """The same for tasks."""
 
-    __slots__ = ("halt",)
+    __slots__ = ("pause_state",)
 
-    def __init__(self, account: Account, loop: asyncio.AbstractEventLoop, halt: Halt) -> None:
-        TaskLane.__init__(self, account, loop)
-        self.halt = halt
+    def __init__(
+        self, ledger: LedgerClient, loop: asyncio.AbstractEventLoop, pause_state: ClusterPause
+    ) -> None:
+        LoopBatcher.__init__(self, ledger, loop)
+        self.pause_state = pause_state
 
-    def depart(self) -> None:
-        halt = self.halt
-        halt.used = True
-        if halt.known:
-            TaskLane.depart(self)
+    def flush(self) -> None:
+        pause_state = self.pause_state
+        pause_state.used = True
+        if pause_state.known:
+            LoopBatcher.flush(self)
         else:
             self._slowly(self._look_first())
 
     async def _look_first(self) -> None:
         try:
-            await self.halt.ask_async(self.loop)
+            await self.pause_state.query_async(self.loop)
         except FAILURES as error:
-            self.engine.complain(error)
-        self.halt.follow()
+            self.engine.log_once(error)
+        self.pause_state.follow()
 
     def _go_on(self, slow: asyncio.Task[None]) -> None:
-        if slow.cancelled() and not self.halt.known:
+        if slow.cancelled() and not self.pause_state.known:
             # The loop ends, and nothing was sent yet.
             self.fail([], self.unavailable(LoopEnded("the event loop has ended")))
-        TaskLane._go_on(self, slow)
+        LoopBatcher._go_on(self, slow)
 
 
 class Pause(Request):
@@ -241,8 +243,10 @@ class Pause(Request):
 
     __slots__ = ()
 
-    def hear(self, talk: Talk, said: tuple[float, ...], position: int) -> int:
-        halt = self.account.spec.halt
-        if halt is not None and self.account.key is None:
-            halt.learn(talk.heard_epoch, talk.seq, talk.now, talk.pause, talk.received)
-        return Request.hear(self, talk, said, position)
+    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+        pause_state = self.ledger.registry.pause_state
+        if pause_state is not None and self.ledger.key is None:
+            pause_state.learn(
+                round_trip.reply_epoch, round_trip.seq, round_trip.now, round_trip.pause, round_trip.received
+            )
+        return Request.apply_reply(self, round_trip, said, position)

@@ -19,14 +19,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from headway.engines.redis.ears import QUIET, Ear, Subscription
-from headway.engines.redis.place import Unreachable
-from headway.engines.redis.wires import TROUBLE
+from headway.engines.redis.net.connections import CONNECTION_ERRORS
+from headway.engines.redis.net.pool import Unreachable
+from headway.engines.redis.net.pubsub import QUIET, PubSubConnection, Subscription
 
 if TYPE_CHECKING:
-    from headway.engines.redis.account import Account
+    from headway.engines.redis.client.ledger_client import LedgerClient
     from headway.engines.redis.engine import Engine
-    from headway.engines.redis.place import Place
+    from headway.engines.redis.net.pool import ServerPool
 
 AGAIN = 0.2
 """Seconds until a node that could not be reached is tried again."""
@@ -39,168 +39,168 @@ class ShardedSubscription(Subscription):
 
     def __init__(self, engine: Engine) -> None:
         Subscription.__init__(self, engine)
-        self.ears: dict[Place, Ear] = {}
+        self.pubsubs: dict[ServerPool, PubSubConnection] = {}
         # Two limiters of one name are two accounts with one channel.
-        self.followed: dict[Account, bytes] = {}
-        self.accounts: dict[bytes, set[Account]] = {}
+        self.followed: dict[LedgerClient, bytes] = {}
+        self.ledgers: dict[bytes, set[LedgerClient]] = {}
         # Where each channel is listened to, and since when nobody needs it.
-        self.where: dict[bytes, Ear] = {}
+        self.where: dict[bytes, PubSubConnection] = {}
         self.unused: dict[bytes, float] = {}
-        self.wanted: deque[Account] = deque()
-        self.later: list[tuple[float, bytes]] = []
+        self.wanted: deque[LedgerClient] = deque()
+        self.retry_later: list[tuple[float, bytes]] = []
         self.next_round = 0.0
-        self.news: Ear | None = None
-        self.bell, self.ringer = socket.socketpair()
+        self.news: PubSubConnection | None = None
+        self.waker, self.ringer = socket.socketpair()
 
     def begin(self) -> None:
-        self.bell.settimeout(0)
+        self.waker.settimeout(0)
         self.ringer.settimeout(0)
-        self.selector.register(self.bell, selectors.EVENT_READ)
-        for account in list(self.engine.keeper.accounts):
-            if account.standing:
-                self.follow(account)
-        self.tend()
+        self.selector.register(self.waker, selectors.EVENT_READ)
+        for ledger in list(self.engine.worker.ledgers):
+            if ledger.standing:
+                self.follow(ledger)
+        self.flush()
 
     def __exit__(self, *error: object) -> None:
         Subscription.__exit__(self, *error)
-        self.bell.close()
+        self.waker.close()
         self.ringer.close()
 
-    def follow(self, account: Account) -> None:
+    def follow(self, ledger: LedgerClient) -> None:
         """From any thread."""
-        if account not in self.followed:
-            self.followed[account] = account.keys[0] + b":wake:" + self.engine.process
-            self.wanted.append(account)
+        if ledger not in self.followed:
+            self.followed[ledger] = ledger.keys[0] + b":wake:" + self.engine.process
+            self.wanted.append(ledger)
             with contextlib.suppress(OSError):
                 self.ringer.send(b".")
 
     def wait(self, seconds: float) -> None:
-        pause = AGAIN if self.later or self.news is None else QUIET
+        pause = AGAIN if self.retry_later or self.news is None else QUIET
         for key, _ in self.selector.select(min(seconds, pause)):
             if key.data is None:
                 with contextlib.suppress(OSError):
-                    self.bell.recv(4096)
+                    self.waker.recv(4096)
                 continue
             try:
                 self.listen_to(key.data)
-            except TROUBLE as error:
+            except CONNECTION_ERRORS as error:
                 self.lost(key.data, error)
-        self.tend()
+        self.flush()
 
-    def tend(self) -> None:
+    def flush(self) -> None:
         """Listen where it is wanted, and not where nobody waits any more."""
         now = time.monotonic()
         while self.wanted:
-            account = self.wanted.popleft()
-            channel = self.followed.get(account)
+            ledger = self.wanted.popleft()
+            channel = self.followed.get(ledger)
             if channel is not None:
-                self.accounts.setdefault(channel, set()).add(account)
+                self.ledgers.setdefault(channel, set()).add(ledger)
                 self.subscribe(channel)
-        due = [channel for at, channel in self.later if at <= now]
-        self.later = [(at, channel) for at, channel in self.later if at > now]
+        due = [channel for at, channel in self.retry_later if at <= now]
+        self.retry_later = [(at, channel) for at, channel in self.retry_later if at > now]
         for channel in due:
             self.subscribe(channel)
         if now >= self.next_round:
             self.next_round = now + QUIET
             self.listen_for_news()
             self.forget_unused(now)
-            for ear in list(self.ears.values()):
+            for pubsub in list(self.pubsubs.values()):
                 try:
-                    ear.check(now)
-                except TROUBLE as error:
-                    self.lost(ear, error)
+                    pubsub.check(now)
+                except CONNECTION_ERRORS as error:
+                    self.lost(pubsub, error)
 
     def subscribe(self, channel: bytes) -> None:
-        account = next(iter(self.accounts.get(channel, ())), None)
-        if account is None or channel in self.where:
+        ledger = next(iter(self.ledgers.get(channel, ())), None)
+        if ledger is None or channel in self.where:
             return
-        place = self.engine.place_of(account)
+        pool = self.engine.pool_of(ledger)
         try:
-            ear = self.ear_at(place)
-            ear.expected.append(channel)
-            self.where[channel] = ear
-            ear.say(b"SSUBSCRIBE", channel)
-        except TROUBLE as error:
-            if place in self.ears:
-                self.lost(self.ears[place], error)
+            pubsub = self.connection_at(pool)
+            pubsub.expected.append(channel)
+            self.where[channel] = pubsub
+            pubsub.send(b"SSUBSCRIBE", channel)
+        except CONNECTION_ERRORS as error:
+            if pool in self.pubsubs:
+                self.lost(self.pubsubs[pool], error)
             else:
-                self.engine.revive(place, error)
+                self.engine.on_unreachable(pool, error)
                 self.again(channel, AGAIN)
 
-    def ear_at(self, place: Place) -> Ear:
-        ear = self.ears.get(place)
-        if ear is None:
-            ear = self.ears[place] = self.open_ear(place)
-        return ear
+    def connection_at(self, pool: ServerPool) -> PubSubConnection:
+        pubsub = self.pubsubs.get(pool)
+        if pubsub is None:
+            pubsub = self.pubsubs[pool] = self.open_connection(pool)
+        return pubsub
 
     def listen_for_news(self) -> None:
         """On any node: what is published plainly is carried to all."""
         if self.news is not None:
             return
-        for place in self.engine.places():
+        for pool in self.engine.pools():
             try:
-                ear = self.ear_at(place)
-                ear.expected.append(self.engine.news)
-                ear.say(b"SUBSCRIBE", self.engine.news)
-            except TROUBLE:
+                pubsub = self.connection_at(pool)
+                pubsub.expected.append(self.engine.news)
+                pubsub.send(b"SUBSCRIBE", self.engine.news)
+            except CONNECTION_ERRORS:
                 continue
-            self.news = ear
+            self.news = pubsub
             return
 
     def forget_unused(self, now: float) -> None:
-        for channel, accounts in list(self.accounts.items()):
-            if any(account.standing for account in accounts):
+        for channel, ledgers in list(self.ledgers.items()):
+            if any(ledger.standing for ledger in ledgers):
                 self.unused.pop(channel, None)
             elif now - self.unused.setdefault(channel, now) > LINGER:
                 # Whoever begins to stand now either sees that it is not followed any more, or is seen here.
-                for account in accounts:
-                    self.followed.pop(account, None)
-                if any(account.standing for account in accounts):
-                    self.followed.update(dict.fromkeys(accounts, channel))
+                for ledger in ledgers:
+                    self.followed.pop(ledger, None)
+                if any(ledger.standing for ledger in ledgers):
+                    self.followed.update(dict.fromkeys(ledgers, channel))
                     continue
-                del self.unused[channel], self.accounts[channel]
-                ear = self.where.pop(channel, None)
-                if ear is not None:
+                del self.unused[channel], self.ledgers[channel]
+                pubsub = self.where.pop(channel, None)
+                if pubsub is not None:
                     with contextlib.suppress(OSError):
-                        ear.say(b"SUNSUBSCRIBE", channel)
+                        pubsub.send(b"SUNSUBSCRIBE", channel)
 
-    def lost(self, ear: Ear, error: Exception) -> None:
+    def lost(self, pubsub: PubSubConnection, error: Exception) -> None:
         """A connection has ended: its channels are asked for again, wherever they are now."""
         with contextlib.suppress(KeyError, ValueError):
-            self.selector.unregister(ear)
-        ear.close()
-        self.ears.pop(ear.place, None)
-        ear.place.renounce(error)
-        if self.news is ear:
+            self.selector.unregister(pubsub)
+        pubsub.close()
+        self.pubsubs.pop(pubsub.pool, None)
+        pubsub.pool.discard_connections(error)
+        if self.news is pubsub:
             self.news = None
-        self.engine.complain(error)
-        if isinstance(error, Unreachable) or not ear.heard > ear.asked:
-            self.engine.revive(ear.place, error)
+        self.engine.log_once(error)
+        if isinstance(error, Unreachable) or not pubsub.replied_at > pubsub.asked:
+            self.engine.on_unreachable(pubsub.pool, error)
         for channel, other in list(self.where.items()):
-            if other is ear:
+            if other is pubsub:
                 self.again(channel, AGAIN)
 
     def again(self, channel: bytes, delay: float) -> None:
         self.where.pop(channel, None)
-        self.later.append((time.monotonic() + delay, channel))
+        self.retry_later.append((time.monotonic() + delay, channel))
 
-    def refused(self, ear: Ear, error: Exception) -> None:
+    def refused(self, pubsub: PubSubConnection, error: Exception) -> None:
         """Mostly as the slot has moved."""
-        channel = ear.expected.popleft() if ear.expected else b""
-        account = next(iter(self.accounts.get(channel, ())), None)
-        if account is not None:
-            moved = self.engine.moved(account, error)
+        channel = pubsub.expected.popleft() if pubsub.expected else b""
+        ledger = next(iter(self.ledgers.get(channel, ())), None)
+        if ledger is not None:
+            moved = self.engine.moved(ledger, error)
             self.again(channel, 0 if moved is not None and str(error).startswith("MOVED") else AGAIN)
 
     def confirmed(self, channel: bytes) -> None:
         """What was said before we could hear it is asked for."""
         if channel == self.engine.news:
-            self.engine.keeper.visit_all()
-        for account in self.accounts.get(channel, ()):
-            account.visited = 0
-            self.engine.keeper.wake()
+            self.engine.worker.visit_all()
+        for ledger in self.ledgers.get(channel, ()):
+            ledger.visited = 0
+            self.engine.worker.wake()
 
-    def ended(self, ear: Ear, channel: bytes) -> None:
+    def ended(self, pubsub: PubSubConnection, channel: bytes) -> None:
         """The slot went to another node, if it was not we who wanted it to end."""
-        if self.where.get(channel) is ear:
+        if self.where.get(channel) is pubsub:
             self.again(channel, 0)

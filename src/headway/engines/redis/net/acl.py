@@ -34,6 +34,6 @@ def acl_line(
 
 def called() -> set[str]:
     """The commands that the scripts call."""
-    lua = files("headway.engines.redis") / "lua"
+    lua = files("headway.engines.redis.script") / "lua"
     texts = [entry.read_text() for entry in lua.iterdir() if entry.name.endswith(".lua")]
     return {name.lower() for text in texts for name in re.findall(r"call\('([A-Z]+)'", text)}

@@ -11,7 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.engines.redis.ways import SentinelWay, Way, arguments_of, connections_of, kept
+from headway.engines.redis.net.connectors import (
+    Connector,
+    SentinelConnector,
+    arguments_of,
+    connections_of,
+    kept,
+)
 from headway.errors import InvalidArgument
 
 ACCEPTED = "a URI such as redis://localhost:6379/0, a client of redis-py, or a headway engine"
@@ -24,44 +30,44 @@ def is_client(thing: object) -> bool:
     )
 
 
-def ways_of(client: Any) -> tuple[str, list[Way]]:
+def connectors_of(client: Any) -> tuple[str, list[Connector]]:
     """Which kind of address a client stands for, and its ways."""
     if hasattr(client, "nodes_manager"):
         return "cluster", _cluster(client)
     pool = getattr(client, "connection_pool", None)
     if pool is None or not hasattr(pool, "connection_class"):
         raise InvalidArgument("engine", type(client).__name__, ACCEPTED)
-    way = _way(pool.connection_class, pool.connection_kwargs)
+    connector = _way(pool.connection_class, pool.connection_kwargs)
     manager = getattr(pool, "sentinel_manager", None)
     if manager is None:
-        return "server", [way]
+        return "server", [connector]
     if not pool.is_master:
         raise InvalidArgument(
             "engine", type(client).__name__, "a client from master_for(): replicas take no writes"
         )
     pools = [sentinel.connection_pool for sentinel in manager.sentinels]
     watchers = [_way(watch.connection_class, watch.connection_kwargs) for watch in pools]
-    return "sentinel", [SentinelWay(way, watchers, pool.service_name)]
+    return "sentinel", [SentinelConnector(connector, watchers, pool.service_name)]
 
 
 def describe(client: Any) -> str:
     """For people, without secrets."""
-    _, ways = ways_of(client)
-    return f"redis-py client to {', '.join(way.name for way in ways)}"
+    _, connectors = connectors_of(client)
+    return f"redis-py client to {', '.join(connector.name for connector in connectors)}"
 
 
-def _cluster(client: Any) -> list[Way]:
+def _cluster(client: Any) -> list[Connector]:
     manager = client.nodes_manager
     options = dict(manager.connection_kwargs)
     kind = options.pop("connection_class", None)
     if kind is None:
         kind = connections_of("tls" if options.get("ssl") else "tcp")[0]
-    way = _way(kind, options)
+    connector = _way(kind, options)
     nodes = [(node.host, node.port) for node in list(manager.startup_nodes.values())]
-    return [way.to(host, int(port)) for host, port in dict.fromkeys(nodes)]
+    return [connector.to(host, int(port)) for host, port in dict.fromkeys(nodes)]
 
 
-def _way(kind: type, options: dict[str, Any]) -> Way:
+def _way(kind: type, options: dict[str, Any]) -> Connector:
     """A way from one class of connections: the twin for the other colour is that of redis-py."""
     arguments = arguments_of(kind)
     name = "tls" if "ssl_ca_certs" in arguments else "unix" if "path" in arguments else "tcp"
@@ -73,4 +79,4 @@ def _way(kind: type, options: dict[str, Any]) -> Way:
         sync = kind
     elif issubclass(kind, tasks) and "Sentinel" not in kind.__name__:
         tasks = kind
-    return Way(sync, tasks, kept(options, own))
+    return Connector(sync, tasks, kept(options, own))

@@ -1,16 +1,16 @@
-cdef class Wire:
+cdef class Connection:
     cdef public object connection, reader, room, socket
     cdef public bytes ident
     cdef public bint hurried
     cdef public long long until
 
-    cpdef ask(self, bytes payload)
+    cpdef call(self, bytes payload)
 
     cpdef read(self)
 
 
-cdef class TaskWire:
-    cdef public object broken, connection, loop, pending, place, transport
+cdef class LoopConnection:
+    cdef public object broken, connection, loop, pending, pool, transport
     cdef object _end, _timer, _writer
     cdef public bytes ident
     cdef double _due

@@ -30,14 +30,14 @@ from redis.exceptions import InvalidResponse
 from redis.exceptions import ResponseError as Refused
 from redis.exceptions import TimeoutError as TooLate
 
-from headway.engines.redis.words import command
+from headway.engines.redis.script.protocol import command
 
 if TYPE_CHECKING:
-    from headway.engines.redis.place import Place
+    from headway.engines.redis.net.pool import ServerPool
 
 NONSENSE = (InvalidResponse, ProtocolError)
 """What is raised when whoever answers does not speak the protocol of Redis."""
-TROUBLE = (OSError, Unconnected, TooLate, Refused, *NONSENSE)
+CONNECTION_ERRORS = (OSError, Unconnected, TooLate, Refused, *NONSENSE)
 """What is raised when a server cannot be reached, or will not have us: no such database, no right to it."""
 BUSY = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What a socket that never waits says instead."""
@@ -81,17 +81,17 @@ def identity(server: Any, replication: Any) -> bytes:
     return facts.get(b"run_id", b"?").strip() + before
 
 
-class Wire:
+class Connection:
     """A connection that a thread uses alone."""
 
     __slots__ = ("connection", "hurried", "ident", "reader", "room", "socket", "until")
 
-    def __init__(self, place: Place, timeout: float = 0) -> None:
-        whole = int((timeout or place.engine.timeout) * 1e9)
+    def __init__(self, pool: ServerPool, timeout: float = 0) -> None:
+        whole = int((timeout or pool.engine.timeout) * 1e9)
         began = monotonic_ns()
-        self.connection = connection = place.connect(timeout)
+        self.connection = connection = pool.connect(timeout)
         # All that is asked before it can be used has the time of one answer. What had to be started took its own.
-        self.until = (monotonic_ns() if place.engine.slow_to_prepare else began) + whole
+        self.until = (monotonic_ns() if pool.engine.slow_to_prepare else began) + whole
         try:
             self.socket = connection._sock
             self.reader = new_reader()
@@ -103,7 +103,7 @@ class Wire:
             connection.disconnect()
             raise
 
-    def ask(self, payload: bytes) -> Any:
+    def call(self, payload: bytes) -> Any:
         """Send a command and wait for its answer; what the server calls an error is an answer too."""
         self.socket.sendall(payload)
         return self.read()
@@ -141,24 +141,24 @@ class Reply(asyncio.Future):  # type: ignore[type-arg]
 
     deadline = 0.0
 
-    def arrive(self, answer: Any) -> None:
+    def on_reply(self, answer: Any) -> None:
         if not self.done():
             self.set_result(answer)
 
-    def miss(self, error: BaseException) -> None:
+    def on_error(self, error: BaseException) -> None:
         if not self.done():
             self.set_exception(error)
             self.exception()  # heard of, also if nobody waits for it any more
 
 
-class Inbox(asyncio.BufferedProtocol):
+class ReplyProtocol(asyncio.BufferedProtocol):
     """Hears the answers of a loop's connection: straight from the transport, without a stream and a task between.
 
     The room that answers are read into is kept, where a stream makes a new one of 256 KiB each time.
     """
 
-    def __init__(self, wire: TaskWire) -> None:
-        self.wire = wire
+    def __init__(self, connection: LoopConnection) -> None:
+        self.wire = connection
         self.reader = new_reader()
         self.room = memoryview(bytearray(ROOM))
 
@@ -171,19 +171,19 @@ class Inbox(asyncio.BufferedProtocol):
         try:
             while (answer := reader.gets()) is not False:
                 if pending:
-                    pending.popleft().arrive(answer)
+                    pending.popleft().on_reply(answer)
         except ProtocolError as error:
             self.wire.broken = error
             self.wire.close()
 
     def connection_lost(self, error: BaseException | None) -> None:
-        if not isinstance(error, TROUBLE):
+        if not isinstance(error, CONNECTION_ERRORS):
             error = ConnectionError(str(error) if error else "the server closed the connection")
         self.wire.broken = self.wire.broken or error
         self.wire.close()
 
 
-class TaskWire:
+class LoopConnection:
     """A connection that all tasks of a loop share: answers come in the order of the commands.
 
     Whoever sends a command has `arrive` for its answer, `miss` for when there will be none, and a `deadline`. One timer
@@ -195,11 +195,11 @@ class TaskWire:
     """
 
     __slots__ = (
-        "_due", "_end", "_timer", "_writer", "broken", "connection", "ident", "loop", "pending", "place", "transport",
+        "_due", "_end", "_timer", "_writer", "broken", "connection", "ident", "loop", "pending", "pool", "transport",
     )  # fmt: skip
 
-    def __init__(self, place: Place, loop: asyncio.AbstractEventLoop) -> None:
-        self.place = place
+    def __init__(self, pool: ServerPool, loop: asyncio.AbstractEventLoop) -> None:
+        self.pool = pool
         self.loop = loop
         self.connection: Any = None
         self.transport: Any = None
@@ -215,13 +215,13 @@ class TaskWire:
     async def open(self, timeout: float, deadline: float) -> None:  # noqa: ASYNC109 - redis-py keeps it
         """Connect, and learn who answers, before `deadline` on the loop's clock."""
         async with asyncio.timeout_at(deadline):
-            self.connection = await self.place.connect_async(timeout)
+            self.connection = await self.pool.connect_async(timeout)
         # From here on it is ours: redis-py's object must not think that it has something to close. The writer is
         # kept, as it would close the transport when it goes.
         self._writer = self.connection._writer
         self.connection._reader = self.connection._writer = None
         self.transport = self._writer.transport
-        self.transport.set_protocol(Inbox(self))
+        self.transport.set_protocol(ReplyProtocol(self))
         self._end = self._until_the_end()
         with suppress(StopIteration):
             self._end.__anext__().send(None)  # it takes no time, so it needs no task
@@ -246,7 +246,7 @@ class TaskWire:
         reply.deadline = deadline
         return reply
 
-    def ask(self, payload: bytes, deadline: float) -> Reply:
+    def call(self, payload: bytes, deadline: float) -> Reply:
         """Send a command; the answer can be awaited."""
         reply = self.reply(deadline)
         self.send(payload, reply, deadline)
@@ -255,7 +255,7 @@ class TaskWire:
     def send(self, payload: bytes, hearer: Any, deadline: float) -> None:
         """Send a command; its answer is for `hearer`."""
         if self.broken is not None:
-            hearer.miss(self.broken)
+            hearer.on_error(self.broken)
             return
         self.pending.append(hearer)
         if deadline < self._due:
@@ -282,7 +282,7 @@ class TaskWire:
     def fail(self, error: BaseException) -> None:
         self.broken = self.broken or error
         while self.pending:
-            self.pending.popleft().miss(error)
+            self.pending.popleft().on_error(error)
 
     def close(self) -> None:
         """Never to be used again; whoever waits for an answer hears that there will be none."""
@@ -292,27 +292,27 @@ class TaskWire:
                 self._end.aclose().send(None)
 
 
-class PostWire:
+class ReleaseSender:
     """A connection for what nobody waits for: ends of permits. It never blocks and never raises.
 
     What was written is kept until its answer has been counted. When the connection fails, the keeper opens another and
     writes what is left again, with its old numbers: what had been applied already is not applied twice.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, pool: ServerPool) -> None:
+        self.pool = pool
         self.lock = threading.Lock()
         # The collector may come while we have it, and end a coroutine that was dropped, which has a letter, too.
         self.order = threading.RLock()
-        self.wire: Wire | None = None
+        self.wire: Connection | None = None
         self.unheard: deque[Any] = deque()
         # The streams of letters, by account.
-        self.boxes: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self.streams: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
-    def post(self, letter: Any) -> None:
+    def post(self, release: Any) -> None:
         """Write now if that is possible at once; otherwise the keeper will."""
         with self.order:
-            self._box_of(letter).line_up(letter, self.unheard)
+            self._box_of(release).line_up(release, self.unheard)
         if self.wire is None:
             self._if_free(self._borrow)
         # Who finds the lock taken leaves its letter to who has it, and that one looks again after giving it back.
@@ -329,7 +329,7 @@ class PostWire:
         except BaseException as error:
             if mine and mine[0]:
                 self._hang_up()  # nobody knows what was written
-            if not isinstance(error, TROUBLE):
+            if not isinstance(error, CONNECTION_ERRORS):
                 raise
             return False
         finally:
@@ -338,41 +338,41 @@ class PostWire:
 
     def _borrow(self) -> bool:
         """Opening a connection may take long, but a thread has mostly put one back by now."""
-        if self.wire is None and (spare := self.place.spare()) is not None:
+        if self.wire is None and (spare := self.pool.spare()) is not None:
             self._take_over(spare)
         return self.wire is not None
 
-    def _box_of(self, letter: Any) -> Any:
-        box = self.boxes.get(letter.account)
-        return self.boxes.setdefault(letter.account, letter.new_box()) if box is None else box
+    def _box_of(self, release: Any) -> Any:
+        dropped = self.streams.get(release.ledger)
+        return self.streams.setdefault(release.ledger, release.new_box()) if dropped is None else dropped
 
-    def take_in(self, letter: Any) -> None:
+    def take_in(self, release: Any) -> None:
         """Get one in line that another connection could not deliver; if it may be under way there, under its number."""
         with self.order:
-            letter.written = False
-            if letter.copies:
-                self.unheard.append(letter)
+            release.written = False
+            if release.copies:
+                self.unheard.append(release)
             else:
-                self._box_of(letter).line_up(letter, self.unheard)
+                self._box_of(release).line_up(release, self.unheard)
 
     def _begin_streams(self) -> None:
         """Whoever is written from now on for the first time is not to overtake what may be on its way twice."""
-        for box in list(self.boxes.values()):
-            box.stream = b""
+        for dropped in list(self.streams.values()):
+            dropped.stream = b""
 
-    def _take_over(self, wire: Wire) -> Wire:
+    def _take_over(self, connection: Connection) -> Connection:
         with self.order:
-            letters = list(self.unheard)
-            again = any(letter.copies for letter in letters)
+            releases = list(self.unheard)
+            again = any(release.copies for release in releases)
             if again:
                 self._begin_streams()
-            for letter in letters:
-                letter.written = False
-                if again and not letter.copies:
-                    self._box_of(letter).stamp(letter)
-        wire.socket.settimeout(0)
-        self.wire = wire
-        return wire
+            for release in releases:
+                release.written = False
+                if again and not release.copies:
+                    self._box_of(release).stamp(release)
+        connection.socket.settimeout(0)
+        self.wire = connection
+        return connection
 
     def _unwritten(self) -> bool:
         try:
@@ -382,32 +382,32 @@ class PostWire:
 
     def _write(self) -> bool:
         """Write what was not; False: that is not possible now, and it is the keeper who tries again."""
-        wire = self.wire
-        if wire is None:
+        connection = self.wire
+        if connection is None:
             return False  # opening one may take long: the keeper's work
         if len(self.unheard) > 1:
-            self._count(wire)
-        for letter in list(self.unheard):
-            if not letter.written:
-                payload = letter.payload(wire.ident)
-                letter.copies += 1
+            self._count(connection)
+        for release in list(self.unheard):
+            if not release.written:
+                payload = release.payload(connection.ident)
+                release.copies += 1
                 try:
-                    sent = wire.socket.send(payload)
+                    sent = connection.socket.send(payload)
                 except BUSY:
-                    letter.copies -= 1
+                    release.copies -= 1
                     return False
-                letter.written = True
+                release.written = True
                 if sent < len(payload):
-                    wire.socket.settimeout(self.place.engine.timeout)
-                    wire.socket.sendall(payload[sent:])
-                    wire.socket.settimeout(0)
+                    connection.socket.settimeout(self.pool.engine.timeout)
+                    connection.socket.sendall(payload[sent:])
+                    connection.socket.settimeout(0)
         return True
 
-    def _count(self, wire: Wire) -> None:
+    def _count(self, connection: Connection) -> None:
         """Take the answers that are there."""
-        reader = wire.reader
+        reader = connection.reader
         try:
-            data = wire.socket.recv(65536)
+            data = connection.socket.recv(65536)
         except BUSY:
             return
         if not data:
@@ -416,15 +416,15 @@ class PostWire:
         while (answer := reader.gets()) is not False:
             self.unheard.popleft().answered(answer)
 
-    def tend(self) -> None:
+    def flush(self) -> None:
         """By the keeper: open what is closed, write what was not, count what came."""
         if not self.unheard:
             return
         with self.lock:
             try:
-                self._count(self.wire or self._take_over(Wire(self.place)))
+                self._count(self.wire or self._take_over(Connection(self.pool)))
                 self._write()
-            except TROUBLE:
+            except CONNECTION_ERRORS:
                 self._hang_up()
 
     def _hang_up(self) -> None:

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from headway.engines.redis.address import bad_port, hosts_of, service_of, unknown_option
+from headway.engines.redis.net.address import bad_port, hosts_of, service_of, unknown_option
 from headway.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from headway.engines.redis.address import Address
+    from headway.engines.redis.net.address import Address
 
 KEPT = {
     "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "lib_name",
@@ -34,7 +34,7 @@ OF_POOLS = ("max_connections", "timeout")
 """What redis-py reads from a URI for its pool."""
 
 
-class Way:
+class Connector:
     """How to connect to one server."""
 
     def __init__(self, sync: type, tasks: type, options: dict[str, Any]) -> None:
@@ -55,9 +55,9 @@ class Way:
     def __repr__(self) -> str:
         return f"<way to {self.name}>"
 
-    def to(self, host: str, port: int) -> Way:
+    def to(self, host: str, port: int) -> Connector:
         """The same way to another server."""
-        return Way(self.sync, self.tasks, {**self.options, "host": host, "port": port})
+        return Connector(self.sync, self.tasks, {**self.options, "host": host, "port": port})
 
     def connect(self, timeout: float) -> Any:
         from redis.backoff import NoBackoff
@@ -88,17 +88,17 @@ class Way:
         return {name: value for name, value in self.options.items() if name in known}
 
 
-class SentinelWay(Way):
+class SentinelConnector(Connector):
     """How to connect to the primary that sentinels name."""
 
-    def __init__(self, way: Way, sentinels: Iterable[Way], service: str) -> None:
-        Way.__init__(self, way.sync, way.tasks, way.options)
+    def __init__(self, connector: Connector, sentinels: Iterable[Connector], service: str) -> None:
+        Connector.__init__(self, connector.sync, connector.tasks, connector.options)
         self.service = service
         self.sentinels = list(sentinels)
 
     @property
     def name(self) -> str:
-        return f"{self.service} (by {', '.join(way.name for way in self.sentinels)})"
+        return f"{self.service} (by {', '.join(connector.name for connector in self.sentinels)})"
 
     def connect(self, timeout: float) -> Any:
         end = time.monotonic() + timeout
@@ -142,7 +142,7 @@ class SentinelWay(Way):
             self._failed(sentinel, None)
         raise self._unknown()
 
-    def _in_turn(self, timeout: float) -> Iterator[tuple[Way, float]]:
+    def _in_turn(self, timeout: float) -> Iterator[tuple[Connector, float]]:
         """The sentinels, the one that answered last time first, for as long as there is time."""
         self._trouble = "no time was left to ask"
         end = time.monotonic() + timeout
@@ -151,7 +151,7 @@ class SentinelWay(Way):
             if left > 0:
                 yield sentinel, left
 
-    def _failed(self, sentinel: Way, error: Exception | None) -> None:
+    def _failed(self, sentinel: Connector, error: Exception | None) -> None:
         if sentinel in self.sentinels:
             self.sentinels.remove(sentinel)
             self.sentinels.append(sentinel)
@@ -161,7 +161,7 @@ class SentinelWay(Way):
     def _unknown(self) -> ConnectionError:
         return ConnectionError(f"no sentinel knows the primary of {self.service!r} ({self._trouble})")
 
-    def _primary(self, found: list[Any]) -> Way:
+    def _primary(self, found: list[Any]) -> Connector:
         host, port = (part.decode() if isinstance(part, bytes) else str(part) for part in found)
         return self.to(host, int(port))
 
@@ -200,30 +200,30 @@ def connections_of(kind: str) -> tuple[type, type]:
 # -- from URIs -------------------------------------------------------------------------------------------
 
 
-def ways_to(address: Address) -> list[Way]:
+def connectors_to(address: Address) -> list[Connector]:
     """The ways that an address names: one, or of a cluster one for each host."""
     if address.client is not None:
-        from headway.engines.redis.clients import ways_of
+        from headway.engines.redis.net.clients import connectors_of
 
-        return ways_of(address.client)[1]
+        return connectors_of(address.client)[1]
     scheme, _, rest = address.uri.partition("://")
     if address.kind == "server":
-        return [read_way(address.public, address.uri)]
+        return [read_connector(address.public, address.uri)]
     before, at, after = rest.rpartition("@")
     query = after.partition("?")[2]
     secure = scheme.partition("+")[0]
     if address.kind == "cluster":
-        first = read_way(address.public, f"{secure}://{before}{at}localhost/?{query}")
+        first = read_connector(address.public, f"{secure}://{before}{at}localhost/?{query}")
         return [first.to(*host) for host in hosts_of(address, 6379)]
     service, db = service_of(address)
-    first = read_way(address.public, f"{secure}://{before}{at}localhost/{db}?{query}")
+    first = read_connector(address.public, f"{secure}://{before}{at}localhost/{db}?{query}")
     username, password = address.sentinel_login
     own = {"username": username, "password": password, "db": 0}
-    watcher = Way(first.sync, first.tasks, {**first.options, **own})
-    return [SentinelWay(first, [watcher.to(*host) for host in hosts_of(address, 26379)], service)]
+    watcher = Connector(first.sync, first.tasks, {**first.options, **own})
+    return [SentinelConnector(first, [watcher.to(*host) for host in hosts_of(address, 26379)], service)]
 
 
-def read_way(shown: str, uri: str) -> Way:
+def read_connector(shown: str, uri: str) -> Connector:
     """The way that a URI of redis-py leads."""
     kind = {"rediss": "tls", "unix": "unix"}.get(uri.partition("://")[0], "tcp")
     sync, tasks = connections_of(kind)
@@ -240,15 +240,15 @@ def read_way(shown: str, uri: str) -> Way:
     for name in options:
         if name not in known:
             raise unknown_option(shown, name)
-    return Way(sync, tasks, kept(options))
+    return Connector(sync, tasks, kept(options))
 
 
 def options_of(uri: str) -> dict[str, Any]:
     """What redis-py reads in a URI."""
     import redis.connection
 
-    parse: Any = redis.connection.parse_url  # without types
-    return dict(parse(uri))
+    parse_limit: Any = redis.connection.parse_url  # without types
+    return dict(parse_limit(uri))
 
 
 def unread_option(uri: str) -> str | None:

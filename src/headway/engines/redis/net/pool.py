@@ -16,32 +16,39 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.wires import NONSENSE, TROUBLE, PostWire, TaskWire, Wire, let_kernel_wait
+from headway.engines.redis.net.connections import (
+    CONNECTION_ERRORS,
+    NONSENSE,
+    Connection,
+    LoopConnection,
+    ReleaseSender,
+    let_kernel_wait,
+)
 
 if TYPE_CHECKING:
     from headway.engines.redis.engine import Engine
-    from headway.engines.redis.ways import Way
+    from headway.engines.redis.net.connectors import Connector
 
 
 class Unreachable(ConnectionError):
     """No connection could be made."""
 
 
-class Place:
+class ServerPool:
     """One server, and the open connections to it."""
 
-    def __init__(self, engine: Engine, way: Way) -> None:
+    def __init__(self, engine: Engine, connector: Connector) -> None:
         self.engine = engine
-        self.way = way
+        self.way = connector
         self.reset()
 
     def reset(self) -> None:
         """Start without connections: in a forked child those of its parent are not its own."""
-        self._idle: deque[Wire] = deque()
+        self._idle: deque[Connection] = deque()
         # One for each event loop and time-out, or the task that makes it: who has given up waits for no answer on a
         # connection any more, and takes it from whoever would have waited longer.
         self._wires: dict[tuple[asyncio.AbstractEventLoop, int], Any] = {}
-        self.posts = PostWire(self)
+        self.release_sender = ReleaseSender(self)
 
     def __repr__(self) -> str:
         return f"<place {self.way.name}>"
@@ -53,14 +60,14 @@ class Place:
         self.engine.prepare()
         try:
             return self.way.connect(timeout or self.engine.timeout)
-        except TROUBLE as error:
+        except CONNECTION_ERRORS as error:
             raise unreachable(error) from error
 
-    def take(self, timeout: float = 0) -> Wire:
+    def take(self, timeout: float = 0) -> Connection:
         """A connection for one thread; to be put back, or closed when it has failed."""
         return self.spare() or self._make(timeout)
 
-    def spare(self) -> Wire | None:
+    def spare(self) -> Connection | None:
         """A connection that is open and not used just now."""
         try:
             return self._idle.pop()
@@ -68,58 +75,64 @@ class Place:
             return None
 
     def _close_idle(self) -> None:
-        while (wire := self.spare()) is not None:  # not asked before: another thread may take the last one
-            wire.close()
+        while (
+            connection := self.spare()
+        ) is not None:  # not asked before: another thread may take the last one
+            connection.close()
 
-    def _make(self, timeout: float) -> Wire:
+    def _make(self, timeout: float) -> Connection:
         try:
-            wire = Wire(self, timeout)
+            connection = Connection(self, timeout)
             try:
-                self.engine.greet(wire)
+                self.engine.check_server(connection)
             except BaseException:
-                wire.close()
+                connection.close()
                 raise
-        except TROUBLE as error:
+        except CONNECTION_ERRORS as error:
             raise unreachable(error) from error
-        return wire
+        return connection
 
-    def ask(self, *payloads: bytes) -> list[Any]:
+    def call(self, *payloads: bytes) -> list[Any]:
         """Ask one thing after the other; what the server calls an error is an answer."""
-        wire = self.take()
+        connection = self.take()
         try:
-            answers = [wire.ask(payload) for payload in payloads]
+            answers = [connection.call(payload) for payload in payloads]
         except BaseException:
-            wire.close()
+            connection.close()
             raise
-        self.put_back(wire)
+        self.put_back(connection)
         return answers
 
-    def put_back(self, wire: Wire | None) -> None:
-        if wire is not None:
-            if wire.hurried:
-                wire.hurried = False
-                let_kernel_wait(wire.socket, self.engine.timeout)
-            self._idle.append(wire)
+    def put_back(self, connection: Connection | None) -> None:
+        if connection is not None:
+            if connection.hurried:
+                connection.hurried = False
+                let_kernel_wait(connection.socket, self.engine.timeout)
+            self._idle.append(connection)
 
     def again(self, error: BaseException) -> bool:
         """Whether it may help to ask again at once."""
-        self.renounce(error)
+        self.discard_connections(error)
         if is_timeout(error) or (isinstance(error, Unreachable) and not was_cut(error)):
-            return self.engine.revive(self, error)
+            return self.engine.on_unreachable(self, error)
         return True
 
-    def renounce(self, error: BaseException, *, alive: bool = False) -> None:
+    def discard_connections(self, error: BaseException, *, alive: bool = False) -> None:
         """Whatever connections are open, they are not to be used any more.
 
         One on which answers are on their way finds out by itself, unless it is alive.
         """
         self._close_idle()
-        for wire in list(self._wires.values()):
-            if isinstance(wire, TaskWire) and wire.broken is None and (alive or not wire.pending):
-                wire.broken = error
-                close_soon(wire)
+        for connection in list(self._wires.values()):
+            if (
+                isinstance(connection, LoopConnection)
+                and connection.broken is None
+                and (alive or not connection.pending)
+            ):
+                connection.broken = error
+                close_soon(connection)
         # Letters are looked after by whoever writes or tends them: they find the line dead, and go on with another.
-        posting = self.posts.wire
+        posting = self.release_sender.wire
         if posting is not None:
             with contextlib.suppress(OSError):
                 posting.socket.shutdown(socket.SHUT_RDWR)
@@ -129,59 +142,67 @@ class Place:
     async def connect_async(self, timeout: float) -> Any:  # noqa: ASYNC109 - redis-py keeps it
         try:
             return await self.way.connect_async(timeout)
-        except TROUBLE as error:
+        except CONNECTION_ERRORS as error:
             raise unreachable(error) from error
 
-    def wire_of(self, loop: asyncio.AbstractEventLoop, timeout_ns: int) -> TaskWire | None:
-        wire: TaskWire | None = self._wires.get((loop, timeout_ns))
-        return wire if wire is not None and type(wire) is TaskWire and wire.broken is None else None
+    def connection_of(self, loop: asyncio.AbstractEventLoop, timeout_ns: int) -> LoopConnection | None:
+        connection: LoopConnection | None = self._wires.get((loop, timeout_ns))
+        return (
+            connection
+            if connection is not None and type(connection) is LoopConnection and connection.broken is None
+            else None
+        )
 
-    async def open_wire(self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float) -> TaskWire:
+    async def open_connection(
+        self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float
+    ) -> LoopConnection:
         """The connection of this loop; those who need it while it is being made wait for it."""
         making = self._wires.get((loop, timeout_ns))
         if not isinstance(making, asyncio.Task) or making.done():
             for whose in list(self._wires):
                 if whose[0].is_closed():
                     self._wires.pop(whose, None)
-            making = loop.create_task(self._make_wire(loop, timeout_ns, deadline))
+            making = loop.create_task(self._make_connection(loop, timeout_ns, deadline))
             self._wires[loop, timeout_ns] = making
             # Whoever waited for it may be gone by then.
             making.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(making)
 
-    async def _make_wire(self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float) -> TaskWire:
+    async def _make_connection(
+        self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float
+    ) -> LoopConnection:
         if self.engine.slow_to_prepare:
             # What has to be started first takes its own time.
             await asyncio.to_thread(self.engine.prepare)
             deadline = max(deadline, loop.time() + self.engine.timeout)
         else:
             self.engine.prepare()
-        wire = TaskWire(self, loop)
+        connection = LoopConnection(self, loop)
         try:
-            await wire.open(timeout_ns / 1e9, deadline)
+            await connection.open(timeout_ns / 1e9, deadline)
             try:
-                await self.engine.greet_async(wire, deadline)
+                await self.engine.check_server_async(connection, deadline)
             except BaseException:
-                wire.close()
+                connection.close()
                 raise
-        except TROUBLE as error:
+        except CONNECTION_ERRORS as error:
             raise unreachable(error) from error
-        self._wires[loop, timeout_ns] = wire
-        return wire
+        self._wires[loop, timeout_ns] = connection
+        return connection
 
     def close(self) -> None:
         """Close what is not in use; a loop's connection is closed by its loop."""
         self._close_idle()
-        self.posts.close()
-        for wire in list(self._wires.values()):
-            if isinstance(wire, TaskWire):
-                close_soon(wire)
+        self.release_sender.close()
+        for connection in list(self._wires.values()):
+            if isinstance(connection, LoopConnection):
+                close_soon(connection)
 
 
-def close_soon(wire: TaskWire) -> None:
+def close_soon(connection: LoopConnection) -> None:
     """In its loop, from any thread; a loop that was closed has nothing left to close."""
     with contextlib.suppress(RuntimeError):
-        wire.loop.call_soon_threadsafe(wire.close)
+        connection.loop.call_soon_threadsafe(connection.close)
 
 
 def unreachable(error: BaseException) -> Unreachable:

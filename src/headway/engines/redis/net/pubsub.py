@@ -3,8 +3,8 @@
 On one server that is one subscription for the whole process: `<namespace>:wake:<process>`, and `<namespace>:news` for
 what concerns everybody (pauses, losses). A cluster has more of them, see `shards.py`.
 
-An `Ear` is one connection that listens, and `Subscription` has one. It is used by one thread, the listener of
-`keeper.py`; only `follow` comes from others. An ear that hears nothing for a while asks whether anybody is there: a
+An `PubSubConnection` is one connection that listens, and `Subscription` has one. It is used by one thread, the listener of
+`worker.py`; only `follow` comes from others. An ear that hears nothing for a while asks whether anybody is there: a
 server that was stopped does not end its connections. Then nobody else should wait for it either, so all connections to
 it are given up.
 """
@@ -18,15 +18,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.wires import TROUBLE, new_reader
-from headway.engines.redis.words import command
+from headway.engines.redis.net.connections import CONNECTION_ERRORS, new_reader
+from headway.engines.redis.script.protocol import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headway.engines.redis.account import Account
+    from headway.engines.redis.client.ledger_client import LedgerClient
     from headway.engines.redis.engine import Engine
-    from headway.engines.redis.place import Place
+    from headway.engines.redis.net.pool import ServerPool
 
 Message = dict[str, Any]
 
@@ -40,16 +40,16 @@ class Rejected(ConnectionError):
     """The server is there and answers, but will not have this subscription."""
 
 
-class Ear:
+class PubSubConnection:
     """A connection that listens."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.connection = place.connect()
+    def __init__(self, pool: ServerPool) -> None:
+        self.pool = pool
+        self.connection = pool.connect()
         self.socket: socket.socket = self.connection._sock
-        self.timeout = place.engine.timeout
+        self.timeout = pool.engine.timeout
         self.reader = new_reader()
-        self.heard = self.asked = time.monotonic()
+        self.replied_at = self.asked = time.monotonic()
         # Channels that were asked for and not yet confirmed, in order.
         self.expected: deque[bytes] = deque()
         self.socket.settimeout(0)
@@ -57,14 +57,14 @@ class Ear:
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def say(self, *parts: bytes) -> None:
+    def send(self, *parts: bytes) -> None:
         self.socket.settimeout(max(self.timeout, 0.05))
         try:
             self.socket.sendall(command(*parts))
         finally:
             self.socket.settimeout(0)
 
-    def hear(self) -> Iterator[Any]:
+    def receive(self) -> Iterator[Any]:
         """What has come; raises when the connection has ended."""
         while True:
             try:
@@ -78,21 +78,21 @@ class Ear:
                 raise
             if not data:
                 raise ConnectionError("the server closed the subscription")
-            self.heard = time.monotonic()
+            self.replied_at = time.monotonic()
             self.reader.feed(data)
             while (answer := self.reader.gets()) is not False:
                 yield answer
 
     def check(self, now: float) -> None:
         """Make sure that silence is not the silence of the dead."""
-        if now - self.heard < QUIET:
+        if now - self.replied_at < QUIET:
             return
-        if self.asked > self.heard:
+        if self.asked > self.replied_at:
             if now - self.asked > PATIENCE:
                 raise ConnectionError("the subscription is silent")
         else:
             self.asked = now
-            self.say(b"PING")
+            self.send(b"PING")
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -117,33 +117,33 @@ class Subscription:
 
     def __exit__(self, *error: object) -> None:
         for key in list(self.selector.get_map().values()):
-            if isinstance(key.data, Ear):
+            if isinstance(key.data, PubSubConnection):
                 key.data.close()
         self.selector.close()
 
     def begin(self) -> None:
         """Listen; returns when the server has confirmed it."""
         engine = self.engine
-        self.ear = self.open_ear(engine.places()[0], engine.wake, engine.news)
+        self.ear = self.open_connection(engine.pools()[0], engine.wake, engine.news)
         end = time.monotonic() + max(engine.timeout, 0.05)
         while self.ear.expected:
             if time.monotonic() > end:
                 raise TimeoutError("the subscription was not confirmed in time")
             self.wait(0.05)
 
-    def open_ear(self, place: Place, *channels: bytes) -> Ear:
-        ear = Ear(place)
+    def open_connection(self, pool: ServerPool, *channels: bytes) -> PubSubConnection:
+        pubsub = PubSubConnection(pool)
         try:
             if channels:
-                ear.expected.extend(channels)
-                ear.say(b"SUBSCRIBE", *channels)
+                pubsub.expected.extend(channels)
+                pubsub.send(b"SUBSCRIBE", *channels)
         except BaseException:
-            ear.close()
+            pubsub.close()
             raise
-        self.selector.register(ear, selectors.EVENT_READ, ear)
-        return ear
+        self.selector.register(pubsub, selectors.EVENT_READ, pubsub)
+        return pubsub
 
-    def follow(self, account: Account) -> None:
+    def follow(self, ledger: LedgerClient) -> None:
         """Listen for calls to those who stand in this ledger's queue: one channel serves all."""
 
     def get_message(self, ignore_subscribe_messages: bool = True, timeout: float = 1.0) -> Message | None:  # noqa: ARG002
@@ -162,27 +162,27 @@ class Subscription:
                 self.listen_to(self.ear)
         except Rejected:
             raise
-        except TROUBLE as error:
+        except CONNECTION_ERRORS as error:
             # Those who ask would find out too, one after the other, and each after a time-out.
-            self.ear.place.renounce(error)
+            self.ear.pool.discard_connections(error)
             raise
 
-    def listen_to(self, ear: Ear) -> None:
-        for answer in ear.hear():
+    def listen_to(self, pubsub: PubSubConnection) -> None:
+        for answer in pubsub.receive():
             if isinstance(answer, Exception):
-                self.refused(ear, answer)
+                self.refused(pubsub, answer)
             elif answer[0] in (b"message", b"smessage"):
                 self.messages.append({"channel": answer[1], "data": answer[2]})
             elif answer[0] in (b"subscribe", b"ssubscribe"):
-                if ear.expected:
-                    ear.expected.popleft()
+                if pubsub.expected:
+                    pubsub.expected.popleft()
                 self.confirmed(answer[1])
             elif answer[0] == b"sunsubscribe":
-                self.ended(ear, answer[1])
+                self.ended(pubsub, answer[1])
 
-    def refused(self, ear: Ear, error: Exception) -> None:  # noqa: ARG002
+    def refused(self, pubsub: PubSubConnection, error: Exception) -> None:  # noqa: ARG002
         raise Rejected(f"the subscription was refused: {error}")
 
     def confirmed(self, channel: bytes) -> None: ...
 
-    def ended(self, ear: Ear, channel: bytes) -> None: ...
+    def ended(self, pubsub: PubSubConnection, channel: bytes) -> None: ...

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.words import command
+from headway.engines.redis.script.protocol import command
 from headway.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ log = logging.getLogger("headway")
 OLDEST = 7
 
 
-def greeting(engine: Engine) -> Generator[bytes, Any, None]:
+def server_checks(engine: Engine) -> Generator[bytes, Any, None]:
     """Ask what has to be known, warn of what is doubtful, refuse what cannot work."""
     facts = read_info((yield command(b"INFO", b"server")))
     version = facts.get("redis_version", "")

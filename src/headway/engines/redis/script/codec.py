@@ -27,11 +27,11 @@ from headway.core.bucket import BucketLedger
 from headway.core.concurrency import ConcurrencyLedger
 from headway.core.fixed_window import FixedWindowLedger
 from headway.core.ledger import EXACT, LONG_AGO
-from headway.core.rules import recalled
+from headway.core.rules import rule_from_record
 from headway.core.spacing import SpacingLedger
 from headway.core.window import WindowLedger
-from headway.engines.redis.scripts import BUCKET, CONCURRENCY, FIXED_WINDOW, SPACING, WINDOW
-from headway.engines.redis.words import META, RECORD, TICK, record_of
+from headway.engines.redis.script.protocol import META, RECORD, TICK, record_of
+from headway.engines.redis.script.scripts import BUCKET, CONCURRENCY, FIXED_WINDOW, SPACING, WINDOW
 
 if TYPE_CHECKING:
     from headway.core.ledger import Ledger, Rule
@@ -97,7 +97,7 @@ def rule_in(stored: Stored) -> Rule:
     """The rule that a ledger is kept by; of its limit only the numbers are known."""
     kind, _, capacity, *own = RECORD.unpack_from(stored.value)
     name, span = _KINDS[int(kind)]
-    return recalled(name, int(capacity), tuple(map(int, own[span])), TICK)
+    return rule_from_record(name, int(capacity), tuple(map(int, own[span])), TICK)
 
 
 def decode(stored: Stored) -> Ledger:

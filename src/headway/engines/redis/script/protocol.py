@@ -1,7 +1,7 @@
 """What is said to the scripts and what they answer, as bytes: packed numbers, nothing to be parsed.
 
 Times are *ticks* of a microsecond, which is what Redis' TIME counts; since 1970 they stay whole numbers in a double
-until the year 2255. The layout is documented at the top of `lua/door.lua`.
+until the year 2255. The layout is documented at the top of `script/lua/header.lua`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headway.core.concurrency import ConcurrencyRule
 from headway.core.fixed_window import FixedWindowRule
 from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
-from headway.engines.redis.scripts import BUCKET, CONCURRENCY, FIXED_WINDOW, SPACING, WINDOW
+from headway.engines.redis.script.scripts import BUCKET, CONCURRENCY, FIXED_WINDOW, SPACING, WINDOW
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
@@ -26,8 +26,8 @@ TICK = 1000
 NEVER = float(1 << 52)
 """Longer than any wait: where there is no deadline."""
 
-OK, STALE, LOST, MOVED, CLOCK, MISMATCH, ADOPT, EDGES, VERSION = range(9)
-TRY, END, WITHDRAW, POLL, RENEW, LOOK, PAUSE, RESET, QUARANTINE, TRUST = range(1, 11)
+OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION = range(9)
+ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST = range(1, 11)
 NOW, WAIT, RESERVE = range(3)
 """What TRY is for. In a pause of the whole limiter a key's ledger promises a time only to who reserves."""
 DENIED, GRANTED, STANDING, REFUSED, SEVERAL = 0, 1, 2, 3, 4

@@ -33,7 +33,7 @@ class Script(NamedTuple):
 @cache
 def part(name: str) -> str:
     """The text of one file."""
-    return (files("headway.engines.redis") / "lua" / f"{name}.lua").read_text()
+    return (files("headway.engines.redis.script") / "lua" / f"{name}.lua").read_text()
 
 
 def _script(text: str) -> Script:
@@ -42,21 +42,29 @@ def _script(text: str) -> Script:
 
 
 @cache
-def book_script(kinds: frozenset[int], queue: bool) -> Script:
+def ledger_script(kinds: frozenset[int], queue: bool) -> Script:
     """The script for limiters of these kinds.
 
     >>> book_script(frozenset({BUCKET}), False).sha == book_script(frozenset({WINDOW}), True).sha
     False
     """
-    names = ["head"]
+    names = ["prelude"]
     if kinds & _WITH_RUNS:
         names.append("runs")
     names += [_FILES[kind] for kind in sorted(kinds)]
-    names += ["door", "usual", "book", "general", "queue" if queue else "no_queue", "commands", "tail"]
+    names += [
+        "header",
+        "fast_path",
+        "open_ledgers",
+        "decide",
+        "queue" if queue else "no_queue",
+        "commands",
+        "commit",
+    ]
     return _script(f"local can_queue = {str(queue).lower()}\n" + "\n".join(map(part, names)))
 
 
 @cache
 def plain_script(name: str) -> Script:
-    """A script that is one file: "dump" or "adopt"."""
+    """A script that is one file: "dump" or "reconfigure"."""
     return _script(part(name))

@@ -3,7 +3,7 @@
   for index = from, #ARGV do
     local command = index == from and first or commands(index)
     local what = command[1]
-    if what == TRY then
+    if what == ACQUIRE then
       -- ticket, 0 for now, 1 to wait or 2 to reserve, longest wait, how many times (with tickets in a row), costs
       local patient, firm, longest = command[3] > 0, command[3] == 2, command[4]
       for ticket = command[2] + done, command[2] + command[5] - 1 do
@@ -21,13 +21,13 @@
           blocked = serve()
         else
           said[#said + 1] = 0
-          survey(command, 5, said)
+          snapshot(command, 5, said)
         end
       end
       done = 0
-    elseif (what == END or what == WITHDRAW) and epoch_seen ~= '' and epoch_seen ~= epoch then
+    elseif (what == RELEASE or what == WITHDRAW) and epoch_seen ~= '' and epoch_seen ~= epoch then
       -- of a ledger that is no more
-    elseif what == END then
+    elseif what == RELEASE then
       -- how, ticket (0: none), then cost, mark, tally and actual cost of each rule
       local how = command[2]
       if command[3] > 0 and can_queue then
@@ -70,8 +70,8 @@
         end
       end
       said[#said + 1] = mark
-    elseif what == LOOK then
-      survey(command, 1, said)
+    elseif what == PEEK then
+      snapshot(command, 1, said)
     elseif what == PAUSE then
       local before = base
       paused = command[2] > 0 and now + command[2] or 0

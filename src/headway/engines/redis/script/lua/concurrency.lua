@@ -80,7 +80,7 @@ end
 
 -- What is asked for less often: made only when it is, since a script is run from its first line each time.
 function concurrency.more()
-  function concurrency.sure(ledger, now, cost)
+  function concurrency.latest_wait(ledger, now, cost)
     concurrency.advance(ledger, now)
     local need = cost - (ledger.rule.capacity - ledger.out.total)
     if need <= 0 then

@@ -34,8 +34,8 @@ local function general()
         elseif blocked and blocked[ledger.id] then
           holding = holding or {}
           holding[ledger.id] = true
-          local sure = (kind.sure or kind.wait)(ledger, now, cost)
-          ready = math.max(ready, sure > 0 and now + sure or blocked[ledger.id])
+          local latest_wait = (kind.latest_wait or kind.wait)(ledger, now, cost)
+          ready = math.max(ready, latest_wait > 0 and now + latest_wait or blocked[ledger.id])
           least = math.max(least, now + wait)
         elseif promise then
           if kind.slot and kind.slot(ledger, now, cost) < 0 then
@@ -48,7 +48,7 @@ local function general()
         elseif wait > 0 or base > now then
           holding = holding or {}
           holding[ledger.id] = true
-          ready = math.max(ready, now + (kind.sure or kind.wait)(ledger, now, cost))
+          ready = math.max(ready, now + (kind.latest_wait or kind.wait)(ledger, now, cost))
           least = math.max(least, now + wait)
         end
       end
@@ -70,7 +70,7 @@ local function general()
   end
 
   -- One row per rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact.
-  local function survey(costs, offset, into)
+  local function snapshot(costs, offset, into)
     for i = 1, count do
       local ledger, cost = own[i], costs[offset + i]
       local kind = ledger.kind

@@ -1,6 +1,6 @@
 -- A whole ledger as it is, for who has to change the rule it is kept by, or wants to look at it.
 --
--- KEYS as in door.lua; ARGV[i] says which of them rule i's ledger is in. The answer: meta data (nil if there is no such
+-- KEYS as in header.lua; ARGV[i] says which of them rule i's ledger is in. The answer: meta data (nil if there is no such
 -- ledger), the server's time as a number, then of each rule what is stored of it (nil: nothing), its two lists of runs, and
 -- how many permits were abandoned (nil: none).
 

@@ -17,10 +17,10 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
     while from <= #ARGV do
       local what = unpack_from('<d', ARGV[from])
       local x, y, z, times, cost
-      if what == TRY or what == END then
+      if what == ACQUIRE or what == RELEASE then
         what, x, y, z, times, cost = unpack_from('<dddddd', ARGV[from])
       end
-      if what == TRY and cost > 0 then
+      if what == ACQUIRE and cost > 0 then
         if wait(ledger, now, cost) > 0 then
           break
         elseif times == 1 then
@@ -44,7 +44,7 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
           end
           done = 0
         end
-      elseif what == END and x == 1 and complete then
+      elseif what == RELEASE and x == 1 and complete then
         local ticket, mark = y, times
         complete(ledger, now, z, mark)
         if ticket > 0 then

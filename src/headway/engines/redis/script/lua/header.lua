@@ -19,8 +19,8 @@
 -- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine (below 0: it was cut
 -- short, and for so long the ledger is in doubt) and in a pause, sum of all shifts, how many wait, the epoch (24 characters), then what each command has to say. With any status but OK nothing has changed.
 
-local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, ADOPT, EDGES, VERSION = 0, 1, 2, 3, 4, 5, 6, 7, 8
-local TRY, END, WITHDRAW, POLL, RENEW, LOOK, PAUSE, RESET, QUARANTINE, TRUST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION = 0, 1, 2, 3, 4, 5, 6, 7, 8
+local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local FORMAT, GRACE, RECORD = 1, 60000000, 72
 
 local root, stream, epoch_seen, ident = KEYS[1], ARGV[2], ARGV[3], ARGV[4]

@@ -131,7 +131,7 @@ local function open(i, key, value, others, foreign_rules)
       trouble = MISMATCH
       return
     elseif generation >= governed then
-      trouble = ADOPT
+      trouble = RECONFIGURE
       return
     end
   end

@@ -107,7 +107,7 @@ end
 
 -- What is asked for less often: made only when it is, since a script is run from its first line each time.
 function window.more()
-  function window.sure(ledger, now, cost)
+  function window.latest_wait(ledger, now, cost)
     advance(ledger, now)
     local need = cost - ledger.free
     if need <= 0 then

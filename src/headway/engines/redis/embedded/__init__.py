@@ -1,0 +1,1 @@
+"""`embedded://`: a private server, started when it is needed."""

@@ -1,0 +1,1 @@
+"""Addresses, connections and pools: how a server is reached."""

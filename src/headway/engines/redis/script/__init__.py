@@ -1,0 +1,1 @@
+"""The Lua scripts, and the bytes that they are spoken to with."""
