@@ -1,7 +1,7 @@
 cimport cython
-from headway.core.line cimport Ticket
-from headway.engines.memory.book cimport Book
-from headway.flows cimport Ask, Park
+from headway.core.wait_queue cimport Ticket
+from headway.engines.memory.store cimport MemoryStore
+from headway.flows.local cimport Decide, Park
 
 
 cdef extern from "Python.h":
@@ -23,9 +23,9 @@ cpdef need_loop()
 
 
 @cython.freelist(32)
-cdef class ThreadBell:
+cdef class ThreadWaker:
     cdef readonly object lock
 
 
-@cython.locals(bell=ThreadBell, park=Park)
-cpdef run(flow, Book book, Ticket ticket)
+@cython.locals(waker=ThreadWaker, park=Park)
+cpdef run(flow, MemoryStore store, Ticket ticket)

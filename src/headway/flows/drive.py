@@ -11,9 +11,9 @@ from _thread import allocate_lock
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from headway.clock import ring
+from headway.clock import wake
 from headway.errors import UnsupportedAsync
-from headway.flows import Ask, Flow, Park
+from headway.flows.local import Decide, Flow, Park
 
 try:
     import cython
@@ -29,14 +29,14 @@ if not cython.compiled:
 if TYPE_CHECKING:
     import asyncio
 
-    from headway.core.line import Ticket
-    from headway.engines.memory.book import Book
+    from headway.core.wait_queue import Ticket
+    from headway.engines.memory.store import MemoryStore
 
 
 _find_loop: Any = None
 
 
-class ThreadBell:
+class ThreadWaker:
     """Wakes a thread: a lock that is released to ring."""
 
     __slots__ = ("lock",)
@@ -45,7 +45,7 @@ class ThreadBell:
         self.lock = allocate_lock()
         self.lock.acquire()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         if self.lock.locked():
             self.lock.release()
 
@@ -56,7 +56,7 @@ class ThreadBell:
         self.lock.acquire(blocking=False)
 
 
-class TaskBell:
+class TaskWaker:
     """Wakes a task, from its own loop or from any other thread: a future that gets a result."""
 
     __slots__ = ("future", "loop")
@@ -65,13 +65,13 @@ class TaskBell:
         self.loop = loop
         self.future: asyncio.Future[None] = loop.create_future()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         if running_loop() is self.loop:
-            ring(self.future)
+            wake(self.future)
         else:
             # A loop that was closed has nobody left to wake.
             with suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(ring, self.future)
+                self.loop.call_soon_threadsafe(wake, self.future)
 
     def alive(self) -> bool:
         return not self.loop.is_closed()
@@ -100,39 +100,39 @@ def need_loop() -> asyncio.AbstractEventLoop:
     return loop  # type: ignore[no-any-return]
 
 
-def run(flow: Flow, book: Book, ticket: Ticket) -> None:
+def run(flow: Flow, store: MemoryStore, ticket: Ticket) -> None:
     """Run a flow in this thread."""
     try:
-        ticket.bell = bell = ThreadBell()
+        ticket.waker = waker = ThreadWaker()
         if in_context() and running_loop() is not None:
-            book.tell_blocking()
+            store.warn_blocking()
         for effect in flow:
-            if type(effect) is Ask:
-                book.decide(ticket, True)
+            if type(effect) is Decide:
+                store.decide(ticket, True)
             else:
                 park: Park = effect  # type: ignore[assignment]
                 # The bell is not rearmed: a ring that comes after the sleep cuts the next one short, no more.
-                book.clock.park(bell.lock, park.until)
-                park.woke = book.clock.now()
+                store.clock.park(waker.lock, park.until)
+                park.woke = store.clock.now()
     except BaseException:
         # Ctrl-C may come even after the grant: what was taken and cannot be handed over goes back.
-        book.withdraw(ticket)
+        store.withdraw(ticket)
         raise
 
 
-async def run_async(flow: Flow, book: Book, ticket: Ticket) -> None:
+async def run_async(flow: Flow, store: MemoryStore, ticket: Ticket) -> None:
     """Run a flow in this task."""
     try:
-        ticket.bell = bell = TaskBell(need_loop())
+        ticket.waker = waker = TaskWaker(need_loop())
         for effect in flow:
-            if type(effect) is Ask:
-                book.decide(ticket, True)
+            if type(effect) is Decide:
+                store.decide(ticket, True)
             else:
                 park: Park = effect  # type: ignore[assignment]
-                await book.clock.park_async(bell.future, park.until)
-                bell.rearm()
-                park.woke = book.clock.now()
+                await store.clock.park_async(waker.future, park.until)
+                waker.rearm()
+                park.woke = store.clock.now()
     except BaseException:
         # Ctrl-C may come even after the grant: what was taken and cannot be handed over goes back.
-        book.withdraw(ticket)
+        store.withdraw(ticket)
         raise

@@ -1,6 +1,6 @@
 """How it is done for a shared ledger: two small loops that run an errand, one for threads and one for tasks.
 
-The twins of `headway.drive`. What goes wrong with an effect is thrown into the errand, and whatever else ends it early
+The twins of `headway.flows.drive`. What goes wrong with an effect is thrown into the errand, and whatever else ends it early
 closes it: either way it gives back what it has.
 
 Who naps for the first time does not sleep yet, but looks again: it may have been called before its bell hung there.
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from headway.drive import TaskBell, ThreadBell, need_loop, running_loop
-from headway.engines.redis.lanes import lane_of_tasks, lane_of_threads
-from headway.errands import Errand, Say
+from headway.engines.redis.client.batching import loop_batcher, thread_batcher
+from headway.flows.drive import TaskWaker, ThreadWaker, need_loop, running_loop
+from headway.flows.shared import Flow, Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,56 +22,56 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def run(errand: Errand[_T], clock: Clock, on_block: Callable[[], None]) -> _T:
+def run(flow: Flow[_T], clock: Clock, on_block: Callable[[], None]) -> _T:
     """Run an errand in this thread."""
-    bell = ThreadBell()
+    waker = ThreadWaker()
     try:
-        effect = next(errand)
+        effect = next(flow)
         while True:
             try:
-                if isinstance(effect, Say):
-                    account = effect.request.account
-                    lane_of_threads(account).ask(effect.request)
-                elif effect.request.bell is not bell:
-                    effect.request.bell = bell
+                if isinstance(effect, Send):
+                    ledger = effect.request.ledger
+                    thread_batcher(ledger).send(effect.request)
+                elif effect.request.waker is not waker:
+                    effect.request.waker = waker
                 else:
                     if running_loop() is not None:
                         on_block()
-                    clock.park(bell.lock, effect.until)
-                    bell.rearm()
+                    clock.park(waker.lock, effect.until)
+                    waker.rearm()
             except BaseException as error:  # noqa: BLE001 - the errand raises it again, if it is not dealt with
-                effect = errand.throw(error)
+                effect = flow.throw(error)
             else:
-                effect = errand.send(clock.now())
+                effect = flow.send(clock.now())
     except StopIteration as end:
         result: _T = end.value
         return result
     finally:
-        errand.close()
+        flow.close()
 
 
-async def run_async(errand: Errand[_T], clock: Clock) -> _T:
+async def run_async(flow: Flow[_T], clock: Clock) -> _T:
     """Run an errand in this task."""
     loop = need_loop()
-    bell = TaskBell(loop)
+    waker = TaskWaker(loop)
     try:
-        effect = next(errand)
+        effect = next(flow)
         while True:
             try:
-                if isinstance(effect, Say):
-                    account = effect.request.account
-                    await lane_of_tasks(account, loop).ask(effect.request)
-                elif effect.request.bell is not bell:
-                    effect.request.bell = bell
+                if isinstance(effect, Send):
+                    ledger = effect.request.ledger
+                    await loop_batcher(ledger, loop).send(effect.request)
+                elif effect.request.waker is not waker:
+                    effect.request.waker = waker
                 else:
-                    await clock.park_async(bell.future, effect.until)
-                    bell.rearm()
+                    await clock.park_async(waker.future, effect.until)
+                    waker.rearm()
             except BaseException as error:  # noqa: BLE001 - the errand raises it again, if it is not dealt with
-                effect = errand.throw(error)
+                effect = flow.throw(error)
             else:
-                effect = errand.send(clock.now())
+                effect = flow.send(clock.now())
     except StopIteration as end:
         result: _T = end.value
         return result
     finally:
-        errand.close()
+        flow.close()

@@ -2,7 +2,7 @@ cimport cython
 
 
 @cython.final
-cdef class Ask:
+cdef class Decide:
     pass
 
 

@@ -1,7 +1,7 @@
 """What happens, without doing it: waiting written once, for threads and for tasks.
 
 A flow is a generator. It yields what it wants done (an *effect*), and finds the answer in the effect or in its
-ticket; who runs it (`headway.drive`) decides whether a thread blocks or a task is suspended. A flow can be stopped
+ticket; who runs it (`headway.flows.drive`) decides whether a thread blocks or a task is suspended. A flow can be stopped
 at every yield, by a cancellation or by Ctrl-C; its ticket is then taken out of the line by who ran it.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headway.core.line import Ticket
+from headway.core.wait_queue import Ticket
 
 
-class Ask:
+class Decide:
     """Let the engine decide on the ticket; `ticket.granted` is the answer."""
 
     __slots__ = ()
@@ -28,18 +28,18 @@ class Park:
         self.woke = 0
 
 
-class Late(Exception):
+class DeadlinePassed(Exception):
     """The deadline came first; the front end turns it into `RateLimited`."""
 
 
-Effect = Ask | Park
+Effect = Decide | Park
 Flow = Iterator[Effect]
 
-ASK = Ask()
+DECIDE = Decide()
 
 
 def wait_in_line(ticket: Ticket, deadline: int | None) -> Flow:
-    """Until `ticket`, which stands in line, is granted; raises `Late` when `deadline` (a time of the clock)
+    """Until `ticket`, which stands in line, is granted; raises `DeadlinePassed` when `deadline` (a time of the clock)
     passes first.
 
     After every sleep the engine is asked again: sleeps end early, and the line may have changed. It is also
@@ -51,11 +51,11 @@ def wait_in_line(ticket: Ticket, deadline: int | None) -> Flow:
         if deadline is not None and (park.until is None or park.until > deadline):
             park.until = deadline
         yield park
-        yield ASK
+        yield DECIDE
         if ticket.granted:
             return
         if deadline is not None and park.woke >= deadline:
-            raise Late
+            raise DeadlinePassed
 
 
 def wait_for_slot(until: int, now: int) -> Flow:

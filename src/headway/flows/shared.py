@@ -14,165 +14,170 @@ import random
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from headway.engines.redis.requests import Look, Poll
-from headway.engines.redis.words import DENIED, GRANTED, REFUSED, STANDING, TICK
+from headway.engines.redis.client.requests import Peek, PollQueue
+from headway.engines.redis.script.protocol import DENIED, GRANTED, REFUSED, STANDING, TICK
 from headway.errors import HeadwayError
-from headway.flows import Late
+from headway.flows.local import DeadlinePassed
 
 if TYPE_CHECKING:
-    from headway.engines.redis.requests import Ask, Request
+    from headway.engines.redis.client.requests import Acquire, Request
 
 _T = TypeVar("_T")
 
 
-class Say(NamedTuple):
+class Send(NamedTuple):
     """Send a request to its ledger, alone or with others, and wait for the answer."""
 
     request: Request
 
 
-class Nap(NamedTuple):
+class Park(NamedTuple):
     """Sleep until the request's bell rings, or until `until` (None: only the bell); the answer is the time."""
 
     request: Request
     until: int | None
 
 
-Errand: TypeAlias = Generator[Say | Nap, int, _T]
+Flow: TypeAlias = Generator[Send | Park, int, _T]
 
 
-class TooMany(Late):
+class QueueFull(DeadlinePassed):
     """More wait already than `max_waiting`."""
 
 
-def obtain(ask: Ask, deadline: int | None, most: int | None, again: Callable[[], Ask]) -> Errand[Ask]:
+def acquire_flow(
+    acquire: Acquire, deadline: int | None, most: int | None, again: Callable[[], Acquire]
+) -> Flow[Acquire]:
     """From the ledger's first answer to `ask` until a permit may be spent, which is then returned.
 
-    Raises `Late` when `deadline` comes first, and at once when `most` wait already. Whatever ends it earlier (a
+    Raises `DeadlinePassed` when `deadline` comes first, and at once when `most` wait already. Whatever ends it earlier (a
     cancellation, Ctrl-C) gives back what it has: a place in the queue, or a slot.
     """
-    spec = ask.account.spec
-    waiters = spec.waiters
+    registry = acquire.ledger.registry
+    waiters = registry.waiters
     try:
         if most is not None and len(waiters) >= most:
-            raise TooMany
-        waiters.add(ask)
-        while not (yield from served(ask, deadline)):
-            before, ask = ask, again()
-            waiters.add(ask)
+            raise QueueFull
+        waiters.add(acquire)
+        while not (yield from served(acquire, deadline)):
+            before, acquire = acquire, again()
+            waiters.add(acquire)
             waiters.discard(before)
-            yield Say(ask)
-        spec.check_open()
-    except Late:
-        ask.withdraw()
-        yield from look_back(ask)
+            yield Send(acquire)
+        registry.check_open()
+    except DeadlinePassed:
+        acquire.withdraw()
+        yield from final_status(acquire)
         raise
     except BaseException:
-        ask.withdraw()
+        acquire.withdraw()
         raise
     finally:
-        waiters.discard(ask)
-    return ask
+        waiters.discard(acquire)
+    return acquire
 
 
-def look_back(ask: Ask) -> Errand[None]:
+def final_status(acquire: Acquire) -> Flow[None]:
     """How things stand, for who gave up: in the queue one is only told when to ask again."""
-    if ask.rows or ask.verdict == REFUSED:
+    if acquire.rows or acquire.verdict == REFUSED:
         return
-    look = Look(ask.account, ask.costs)
+    peek = Peek(acquire.ledger, acquire.costs)
     try:
-        yield Say(look)
+        yield Send(peek)
     except HeadwayError:
         return  # it is late already, and that is what is said
-    ask.rows, ask.quarantine = look.rows, look.quarantine
+    acquire.rows, acquire.quarantine = peek.rows, peek.quarantine
 
 
-def served(ask: Ask, deadline: int | None) -> Errand[bool]:
+def served(acquire: Acquire, deadline: int | None) -> Flow[bool]:
     """Until the permit may be spent; False where one has to ask anew."""
-    ask.account.spec.check_open()
-    if ask.verdict == REFUSED:
-        raise Late
-    if ask.verdict == STANDING:
-        yield from stand(ask, deadline)
-    if ask.verdict == GRANTED and not ask.void:
-        yield from sleep_to_slot(ask)
-    if ask.verdict == GRANTED and not ask.void:
+    acquire.ledger.registry.check_open()
+    if acquire.verdict == REFUSED:
+        raise DeadlinePassed
+    if acquire.verdict == STANDING:
+        yield from wait_in_queue(acquire, deadline)
+    if acquire.verdict == GRANTED and not acquire.void:
+        yield from sleep_to_slot(acquire)
+    if acquire.verdict == GRANTED and not acquire.void:
         return True
-    if ask.verdict == DENIED:
-        yield from (sit_out if ask.pause > 0 else back_off)(ask, deadline)
-    ask.account.spec.check_open()
+    if acquire.verdict == DENIED:
+        yield from (wait_out_pause if acquire.pause > 0 else back_off)(acquire, deadline)
+    acquire.ledger.registry.check_open()
     return False
 
 
-def stand(ask: Ask, deadline: int | None) -> Errand[None]:
+def wait_in_queue(acquire: Acquire, deadline: int | None) -> Flow[None]:
     """In the ledger's queue, until called. A message may get lost, so the ledger is asked when it should have come."""
-    while ask.verdict == STANDING and not ask.void:
-        until = ask.ready if deadline is None else min(ask.ready, deadline)
-        now = yield Nap(ask, until)
-        if ask.verdict != STANDING or ask.void:
+    while acquire.verdict == STANDING and not acquire.void:
+        until = acquire.ready if deadline is None else min(acquire.ready, deadline)
+        now = yield Park(acquire, until)
+        if acquire.verdict != STANDING or acquire.void:
             return
         if deadline is not None and now >= deadline:
-            raise Late
-        if now >= ask.ready:
-            yield Say(Poll(ask.account))
+            raise DeadlinePassed
+        if now >= acquire.ready:
+            yield Send(PollQueue(acquire.ledger))
 
 
-def sleep_to_slot(ask: Ask) -> Errand[None]:
+def sleep_to_slot(acquire: Acquire) -> Flow[None]:
     """Until the promised time; who comes too late has wasted it, and what it meant may be another's by now."""
-    account = ask.account
-    now = ask.heard
-    if ask.slot > now:
-        account.sleep(ask)
+    ledger = acquire.ledger
+    now = acquire.replied_at
+    if acquire.slot > now:
+        ledger.sleep(acquire)
         try:
-            spec = account.spec
-            sure = spec.sure_for(account)
+            registry = ledger.registry
+            sure = registry.sure_for(ledger)
             # A pause moves every promised slot.
-            while not ask.void and now < (slot := ask.slot + account.moved(ask)):
+            while not acquire.void and now < (slot := acquire.slot + ledger.moved(acquire)):
                 far = slot - sure
-                now = yield Nap(ask, slot if far <= now else far)
-                if ask.void or now < min(far, slot):  # type: ignore[redundant-expr] # a loss may come at any time
+                now = yield Park(acquire, slot if far <= now else far)
+                if acquire.void or now < min(far, slot):  # type: ignore[redundant-expr] # a loss may come at any time
                     continue
                 # Nobody could look after us: is the promise still true? Or it was given too long ago to know the time
                 # by.
-                if now - account.heard > min(spec.lease_ns, sure):
-                    now = yield Say(Poll(account))
-                spec.refine(ask)
+                if now - ledger.replied_at > min(registry.lease_ns, sure):
+                    now = yield Send(PollQueue(ledger))
+                registry.refine(acquire)
         finally:
-            account.sleepers.discard(ask)
-    if ask.void:
-        ask.give_back(again=True)  # once; whoever recalled it may have come too late for that
-    elif now > ask.expires + account.moved(ask):
-        ask.give_back()
-        ask.void = True
+            ledger.sleepers.discard(acquire)
+    if acquire.void:
+        acquire.give_back(again=True)  # once; whoever recalled it may have come too late for that
+    elif now > acquire.expires + ledger.moved(acquire):
+        acquire.give_back()
+        acquire.void = True
 
 
-def sit_out(ask: Ask, deadline: int | None) -> Errand[None]:
+def wait_out_pause(acquire: Acquire, deadline: int | None) -> Flow[None]:
     """The whole limiter is paused, and a key's ledger promises nothing then: until that is over, or we are told."""
-    account = ask.account
-    spec = account.spec
-    if deadline is not None and ask.heard + spec.stretched(max(row[1] for row in ask.rows)) > deadline:
-        raise Late
-    now = ask.heard
+    ledger = acquire.ledger
+    registry = ledger.registry
+    if (
+        deadline is not None
+        and acquire.replied_at + registry.stretched(max(row[1] for row in acquire.rows)) > deadline
+    ):
+        raise DeadlinePassed
+    now = acquire.replied_at
     # Not stretched: who comes too early, as clocks differ, is told how little is left.
-    ask.slot = ask.expires = now + int(ask.pause) * TICK
-    account.sleep(ask)
+    acquire.slot = acquire.expires = now + int(acquire.pause) * TICK
+    ledger.sleep(acquire)
     try:
-        while now < ask.slot and not ask.void:
-            now = yield Nap(ask, ask.slot)
-            spec.check_open()
+        while now < acquire.slot and not acquire.void:
+            now = yield Park(acquire, acquire.slot)
+            registry.check_open()
     finally:
-        account.sleepers.discard(ask)
+        ledger.sleepers.discard(acquire)
 
 
-def back_off(ask: Ask, deadline: int | None) -> Errand[None]:
+def back_off(acquire: Acquire, deadline: int | None) -> Flow[None]:
     """Too many slots are reserved: come back when one is free, not all at the same moment (full jitter)."""
-    wait_ns, spread_ns = ask.account.spec.backoff(ask)
+    wait_ns, spread_ns = acquire.ledger.registry.backoff(acquire)
     if wait_ns is None:
-        raise Late
-    until = ask.heard + wait_ns + int(random.random() * spread_ns)
+        raise DeadlinePassed
+    until = acquire.replied_at + wait_ns + int(random.random() * spread_ns)
     if deadline is not None and until > deadline:
-        raise Late
-    now = ask.heard
+        raise DeadlinePassed
+    now = acquire.replied_at
     while now < until:
-        now = yield Nap(ask, until)
-        ask.account.spec.check_open()
+        now = yield Park(acquire, until)
+        acquire.ledger.registry.check_open()

@@ -1,0 +1,1 @@
+"""Waiting, written once as generators, and the drivers that run it for threads and for tasks."""
