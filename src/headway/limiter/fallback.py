@@ -9,23 +9,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headway.errors import InvalidArgument
-from headway.limiter import Limiter, Overrides
-from headway.metrics import Limits, metrics_of
+from headway.limiter.limit_input import Limits, metrics_of
+from headway.limiter.limiter import Limiter, Overrides
 
 if TYPE_CHECKING:
     from headway.clock import Clock
     from headway.core.limits import Limit
     from headway.core.remote import Remote
-    from headway.desk import Cost, Key
     from headway.errors import EngineUnavailable
-    from headway.events import Event
-    from headway.status import Stats
+    from headway.events import LimiterEvent
+    from headway.limiter.local import Cost, Key
+    from headway.status import LimiterStats
 
 EVERYTHING = "1000000000000/s burst 1000000000000"
 """A limit that nobody reaches."""
 
 
-class Standby:
+class Fallback:
     """Stands in for the engine. It is made before it is needed: of two, each would grant the whole share."""
 
     __slots__ = ("_limiter", "_mode", "_overrides", "_remote", "_share")
@@ -39,7 +39,7 @@ class Standby:
         overrides: Overrides | None,
         remote: Remote | None,
         clock: Clock,
-        on_event: Callable[[Event], object] | None,
+        on_event: Callable[[LimiterEvent], object] | None,
     ) -> None:
         self._mode = mode
         self._share = share
@@ -55,10 +55,10 @@ class Standby:
             own = None if overrides is None else self._share_of_key
             self._limiter = Limiter(self._part(limits), overrides=own, on_event=tell, clock=clock)
         if self._limiter is not None:
-            self._limiter._book.name = name
-            self._limiter._book.on_fork = None
+            self._limiter._store.name = name
+            self._limiter._store.on_fork = None
 
-    def instead(self, error: EngineUnavailable, key: Key, cost: Cost) -> Limiter:
+    def limiter_for(self, error: EngineUnavailable, key: Key, cost: Cost) -> Limiter:
         """The limiter to ask; raises the engine's error where nobody stands in, or not for so much."""
         if self._limiter is None:
             raise error
@@ -69,12 +69,12 @@ class Standby:
             raise error from None
         return self._limiter
 
-    def retarget(self, limits: dict[str, Limit]) -> None:
+    def set_limit(self, limits: dict[str, Limit]) -> None:
         """Keep a share of other limits from now on; what was used stays used."""
         if self._limiter is not None and self._mode == "local":
-            self._limiter.retarget(self._part(limits))
+            self._limiter.set_limit(self._part(limits))
 
-    def stats(self) -> Stats | None:
+    def stats(self) -> LimiterStats | None:
         """What it has done, if there is one."""
         return None if self._limiter is None else self._limiter.stats()
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from headway.outcome import Proof, check_proof
 
 if TYPE_CHECKING:
-    from headway.desk import Cost, Desk, Key, Timeout
-    from headway.permit import Permit
+    from headway.limiter.local import Cost, Key, LocalLimiter, Timeout
+    from headway.limiter.permits import Permit
 
 
 class Hold:
@@ -23,25 +23,25 @@ class Hold:
     2
     """
 
-    __slots__ = ("_answered", "_ask", "_desk", "_not_sent", "_permit")
+    __slots__ = ("_answered", "_arguments", "_limiter", "_not_sent", "_permit")
 
     def __init__(
-        self, desk: Desk, key: Key, cost: Cost, timeout: Timeout, answered: Proof, not_sent: Proof
+        self, limiter: LocalLimiter, key: Key, cost: Cost, timeout: Timeout, answered: Proof, not_sent: Proof
     ) -> None:
         check_proof("answered", answered)
         check_proof("not_sent", not_sent)
-        self._desk = desk
-        self._ask: dict[str, Any] = {"key": key, "cost": cost, "timeout": timeout}
+        self._limiter = limiter
+        self._arguments: dict[str, Any] = {"key": key, "cost": cost, "timeout": timeout}
         self._answered = answered
         self._not_sent = not_sent
         self._permit: Permit | None = None
 
     def __enter__(self) -> Permit:
-        self._permit = self._desk.acquire(**self._ask)
+        self._permit = self._limiter.acquire(**self._arguments)
         return self._permit
 
     async def __aenter__(self) -> Permit:
-        self._permit = await self._desk.acquire_async(**self._ask)
+        self._permit = await self._limiter.acquire_async(**self._arguments)
         return self._permit
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -1,6 +1,6 @@
 """`Limiter`: a limit, the ledgers that keep it, and the verbs to ask for permits.
 
-The verbs that are called for every request are inherited from `headway.desk`; here is what happens once or
+The verbs that are called for every request are inherited from `headway.limiter.local`; here is what happens once or
 rarely: construction, looking, reserving, pausing, changing.
 """
 
@@ -14,21 +14,21 @@ from headway.clock import Clock, as_clock
 from headway.core.durations import span_of
 from headway.core.ledger import Rule
 from headway.core.limits import Limit
-from headway.core.line import Ticket
 from headway.core.remote import Remote
 from headway.core.rules import rules_of
-from headway.desk import Cost, Desk, Key, Timeout, timeout_to_ns
-from headway.engines.memory import Book, open_book
+from headway.core.wait_queue import Ticket
+from headway.diagnostics import check_health, warn_blocking, warn_forked
+from headway.engines.memory import MemoryStore, open_store
 from headway.errors import InvalidArgument, InvalidKey, LimitMismatch, NotPromised, RateLimited
-from headway.events import Event, Listener
-from headway.health import check_health, warn_blocking, warn_forked
-from headway.hold import Hold
-from headway.metrics import Limits, as_remote, metrics_of
-from headway.status import Stats, Status, status_of
+from headway.events import EventEmitter, LimiterEvent
+from headway.limiter.hold import Hold
+from headway.limiter.limit_input import Limits, as_remote, metrics_of
+from headway.limiter.local import Cost, Key, LocalLimiter, Timeout, timeout_to_ns
+from headway.status import LimiterStats, Status, status_of
 
 if TYPE_CHECKING:
+    from headway.limiter.permits import Permit
     from headway.outcome import Proof
-    from headway.permit import Permit
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -45,7 +45,7 @@ def _text_of(names: Sequence[str | None], rules: Sequence[Rule]) -> str:
     return "; ".join(f"{name}: {rule.limit}" if name else str(rule.limit) for name, rule in parts)
 
 
-class Limiter(Desk):
+class Limiter(LocalLimiter):
     """Keeps a limit: ask it before each call.
 
     >>> limiter = Limiter("100/minute")
@@ -79,7 +79,7 @@ class Limiter(Desk):
         local_share: float = 0.1,
         on_ledger_loss: Literal["quarantine", "trust"] = "quarantine",
         max_quarantine: float | timedelta | None = 60,
-        on_event: Callable[[Event], object] | None = None,
+        on_event: Callable[[LimiterEvent], object] | None = None,
         clock: Clock | Any = None,
     ) -> None:
         shared: tuple[object, ...] = (
@@ -108,10 +108,10 @@ class Limiter(Desk):
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
         self._check_overrides(overrides, source)
-        book = open_book(name, source, start_full=start == "full")
-        self._install(book, source)
-        listener = None if on_event is None else Listener(on_event, name, source)
-        Desk.__init__(self, book, timeout_ns, max_waiting, listener)
+        store = open_store(name, source, start_full=start == "full")
+        self._install(store, source)
+        listener = None if on_event is None else EventEmitter(on_event, name, source)
+        LocalLimiter.__init__(self, store, timeout_ns, max_waiting, listener)
 
     # -- construction ------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Limiter(Desk):
         if cls is Limiter and engine != "memory://":
             # Ledgers elsewhere are asked in another way: the same verbs, in a module that needs more to be imported.
             try:
-                from headway.fleet import FleetLimiter
+                from headway.limiter.shared import SharedLimiter
             except ModuleNotFoundError as error:
                 if error.name not in ("redis", "hiredis"):
                     raise
@@ -131,8 +131,8 @@ class Limiter(Desk):
                     else type(engine).__name__
                 )
                 raise InvalidArgument("engine", shown, accepted) from None
-            return Desk.__new__(FleetLimiter)
-        return Desk.__new__(cls)
+            return LocalLimiter.__new__(SharedLimiter)
+        return LocalLimiter.__new__(cls)
 
     @staticmethod
     def _check_common(max_waiting: Any, on_event: Any) -> None:
@@ -152,29 +152,31 @@ class Limiter(Desk):
                 "overrides", overrides, "a mapping from keys to limits, or a function of the key"
             )
 
-    def _install(self, book: Book, clock: Clock) -> None:
+    def _install(self, store: MemoryStore, clock: Clock) -> None:
         """Furnish a new book, or go on with one that another limiter of this name has begun."""
         rules = self._flat_rules(self._limits, clock)
         names = [name for name, limit in self._limits.items() for _ in self._rules_of(limit, clock)]
-        if not book.shelves:
+        if not store.keyed_ledgers:
             choosers = [self._chooser(i, names, clock) for i in range(len(rules))]
-            book.metrics = [name or None for name in names]
-            book.furnish(rules, choosers)
-            book.on_fork = warn_forked
-            book.on_block = warn_blocking
-            book.health = check_health
+            store.metrics = [name or None for name in names]
+            store.configure(rules, choosers)
+            store.on_fork = warn_forked
+            store.on_block = warn_blocking
+            store.health = check_health
         else:
-            self._compare(book, rules, names)
-            book.adopt(rules)
+            self._compare(store, rules, names)
+            store.reconfigure(rules)
             if self._overrides is not None:
-                book.choose([self._chooser(i, names, clock) for i in range(len(rules))])
-        book.limits = self._limits
+                store.choose([self._chooser(i, names, clock) for i in range(len(rules))])
+        store.limits = self._limits
 
-    def _compare(self, book: Book, rules: tuple[Rule, ...], names: list[str]) -> None:
-        before = [(name, type(shelf.rule)) for name, shelf in zip(book.metrics, book.shelves, strict=True)]
+    def _compare(self, store: MemoryStore, rules: tuple[Rule, ...], names: list[str]) -> None:
+        before = [
+            (name, type(keyed.rule)) for name, keyed in zip(store.metrics, store.keyed_ledgers, strict=True)
+        ]
         if before != [(name or None, type(rule)) for name, rule in zip(names, rules, strict=True)]:
-            existing = _text_of(book.metrics, [shelf.rule for shelf in book.shelves])
-            raise LimitMismatch(book.name, existing, _text_of(names, rules))
+            existing = _text_of(store.metrics, [keyed.rule for keyed in store.keyed_ledgers])
+            raise LimitMismatch(store.name, existing, _text_of(names, rules))
 
     def _rules_of(self, limit: Limit, clock: Clock) -> tuple[Rule, ...]:
         if limit not in self._rules:
@@ -225,13 +227,13 @@ class Limiter(Desk):
         >>> Limiter("100/minute").limit
         Window(100, per=60)
         """
-        limits: dict[str, Limit] = self._book.limits
+        limits: dict[str, Limit] = self._store.limits
         return limits[""] if "" in limits else dict(limits)
 
     @property
     def name(self) -> str | None:
         """The name of its ledgers."""
-        return self._book.name
+        return self._store.name
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f", name={self.name!r}"
@@ -279,25 +281,28 @@ class Limiter(Desk):
         True
         """
         keys, costs = self.request(key, cost)
-        book = self._book
-        for shelf, shelf_key in zip(book.shelves, keys, strict=True):
-            rule = shelf.rule_for(shelf_key)
+        store = self._store
+        for keyed, shelf_key in zip(store.keyed_ledgers, keys, strict=True):
+            rule = keyed.rule_for(shelf_key)
             if not rule.promises:
                 raise NotPromised(rule.limit)
             if rule.capacity == 0:
                 raise RateLimited(float("inf"), limit=rule.limit, key=keys[0], reason="never")
         ticket = Ticket(keys, costs)
-        slot = book.reserve(ticket)
+        slot = store.reserve(ticket)
         if slot < 0:
-            book.denied += 1
-            retry_after = book.slot_after(ticket) / 1e9
+            store.denied += 1
+            retry_after = store.slot_after(ticket) / 1e9
             raise RateLimited(
-                retry_after, limit=book.shelves[0].rule.limit, key=keys[0], status=self.peek(key, cost=cost)
+                retry_after,
+                limit=store.keyed_ledgers[0].rule.limit,
+                key=keys[0],
+                status=self.peek(key, cost=cost),
             )
         permit = self.permit_for(ticket)
         permit.promise(slot)
         if self._listener is not None:
-            self._listener.tell("granted", key, cost)
+            self._listener.emit("granted", key, cost)
         return permit
 
     def peek(self, key: Key = None, *, cost: Cost = 1) -> Status:
@@ -306,7 +311,7 @@ class Limiter(Desk):
         >>> Limiter("100/minute").peek().remaining
         100
         """
-        return status_of(self._book.survey(*self.request(key, cost)))
+        return status_of(self._store.snapshot(*self.request(key, cost)))
 
     def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
         """Nobody is granted anything for so long (a 429 with `Retry-After` came back); 0 lifts it.
@@ -321,25 +326,25 @@ class Limiter(Desk):
             raise InvalidArgument("seconds", seconds, "seconds from 0 up, or a timedelta; 0 lifts the pause")
         if key is not None and not isinstance(key, str):
             raise InvalidKey(key, costs=False)
-        self._book.pause(key, ns)
+        self._store.pause(key, ns)
         if self._listener is not None:
-            self._listener.tell("paused", key, None, ns / 1e9)
+            self._listener.emit("paused", key, None, ns / 1e9)
 
-    def retarget(self, limit: Limits) -> None:
+    def set_limit(self, limit: Limits) -> None:
         """Keep another limit of the same kind from now on; what was used stays used.
 
         >>> limiter = Limiter("100/minute")
-        >>> limiter.retarget("200/minute")
+        >>> limiter.set_limit("200/minute")
         >>> limiter.peek().remaining
         200
         """
-        clock = self._book.clock
+        clock = self._store.clock
         limits = metrics_of(limit, self._remote)
         rules = self._flat_rules(limits, clock)
         names = [name for name, part in limits.items() for _ in self._rules_of(part, clock)]
-        self._compare(self._book, rules, names)
-        self._book.limits = limits
-        self._book.adopt(rules)
+        self._compare(self._store, rules, names)
+        self._store.limits = limits
+        self._store.reconfigure(rules)
 
     def reset(self, key: Key = None) -> None:
         """Let a key start anew, as if nothing had been used.
@@ -350,9 +355,9 @@ class Limiter(Desk):
         >>> bool(limiter.try_acquire())
         True
         """
-        self._book.reset(self._keys(key, self._book.metrics, costs=False))
+        self._store.reset(self._keys(key, self._store.metrics, costs=False))
 
-    def stats(self) -> Stats:
+    def stats(self) -> LimiterStats:
         """What was granted, denied and ended so far, and how many keys are remembered.
 
         >>> limiter = Limiter("1/minute")
@@ -360,19 +365,19 @@ class Limiter(Desk):
         >>> limiter.stats().granted, limiter.stats().denied, limiter.stats().keys
         (1, 1, 1)
         """
-        book = self._book
-        return Stats(
-            granted=book.granted,
-            denied=book.denied,
-            waiting=book.waiting,
-            completed=book.ended - book.abandoned,
-            cancelled=book.cancelled,
-            abandoned=book.abandoned,
-            keys=sum(len(shelf.ledgers) for shelf in book.shelves),
+        store = self._store
+        return LimiterStats(
+            granted=store.granted,
+            denied=store.denied,
+            waiting=store.waiting,
+            completed=store.ended - store.abandoned,
+            cancelled=store.cancelled,
+            abandoned=store.abandoned,
+            keys=sum(len(keyed.ledgers) for keyed in store.keyed_ledgers),
         )
 
     def close(self) -> None:
-        """End every wait with `Closed`, and let nobody in any more.
+        """End every wait with `LimiterClosed`, and let nobody in any more.
 
         >>> limiter = Limiter("1/minute")
         >>> limiter.close()
@@ -380,7 +385,7 @@ class Limiter(Desk):
         Traceback (most recent call last):
         headway.errors.Closed: the limiter is closed
         """
-        self._book.close()
+        self._store.close()
 
     async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
         """`reserve` for a task."""
@@ -394,9 +399,9 @@ class Limiter(Desk):
         """`pause` for a task."""
         self.pause(seconds, key)
 
-    async def retarget_async(self, limit: Limits) -> None:
-        """`retarget` for a task."""
-        self.retarget(limit)
+    async def set_limit_async(self, limit: Limits) -> None:
+        """`set_limit` for a task."""
+        self.set_limit(limit)
 
     async def reset_async(self, key: Key = None) -> None:
         """`reset` for a task."""
@@ -408,6 +413,6 @@ class Limiter(Desk):
 
     def __call__(self, function: _F) -> _F:
         """As a decorator: every call of the function takes a permit of this limiter."""
-        from headway.throttle import throttle
+        from headway.throttle.decorator import throttle
 
         return throttle(self)(function)

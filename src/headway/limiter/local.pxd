@@ -1,11 +1,11 @@
 cimport cython
 from headway.core.ledger cimport Ledger
-from headway.core.line cimport Ticket
-from headway.drive cimport in_context, run, running_loop
-from headway.engines.memory.book cimport Book
+from headway.core.wait_queue cimport Ticket
+from headway.flows.drive cimport in_context, run, running_loop
+from headway.engines.memory.store cimport MemoryStore
 from cpython.ref cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from headway.permit cimport Permit, new_permit
+from headway.limiter.permits cimport Permit, new_permit
 
 
 cdef bint _ATOMIC, _GIL
@@ -19,37 +19,37 @@ cdef inline long long this_thread():
     return <long long>PyThread_get_thread_ident()
 
 
-cdef inline bint only_ours(Desk desk, Book book, bint held):
+cdef inline bint only_ours(LocalLimiter limiter, MemoryStore store, bint held):
     """Whether the spare permit is referred to by nothing but the place where it is kept."""
     if not _GIL:
         return False
     if held:
-        return book.spare is not None and (<PyObject*>book.spare).ob_refcnt == 1
-    return desk._spare is not None and (<PyObject*>desk._spare).ob_refcnt == 1
+        return store.spare is not None and (<PyObject*>store.spare).ob_refcnt == 1
+    return limiter._spare is not None and (<PyObject*>limiter._spare).ob_refcnt == 1
 
 
-cdef class Desk:
-    cdef public Book _book
+cdef class LocalLimiter:
+    cdef public MemoryStore _store
     cdef public object _timeout_ns, _max_waiting, _listener
     cdef list _outer
     cdef Permit _entered, _spare
     cdef bint _plain
 
-    @cython.locals(book=Book)
+    @cython.locals(store=MemoryStore)
     cdef Permit _grant_quickly(self, key, cost)
 
     @cython.locals(permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong)
-    cdef Permit _quick(self, Book book, key)
+    cdef Permit _try_fast(self, MemoryStore store, key)
 
     @cython.locals(ticket=Ticket)
-    cdef Permit _careful(self, key, cost)
+    cdef Permit _try_locked(self, key, cost)
 
-    @cython.locals(book=Book, ledger=Ledger, permit=Permit)
+    @cython.locals(store=MemoryStore, ledger=Ledger, permit=Permit)
     cpdef Permit permit_for(self, Ticket ticket)
 
     cpdef tuple request(self, key, cost)
 
-    @cython.locals(book=Book, ticket=Ticket)
+    @cython.locals(store=MemoryStore, ticket=Ticket)
     cdef tuple _queue(self, key, cost, timeout)
 
     cdef Permit _waited(self, Ticket ticket)
@@ -62,4 +62,4 @@ cdef class Desk:
     cdef _leave(self, error)
 
     @cython.locals(permit=Permit, owner=cython.longlong, task=cython.longlong, place=cython.Py_ssize_t)
-    cdef Permit _own(self)
+    cdef Permit _pop_entered(self)

@@ -17,13 +17,13 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
 from headway.core.durations import to_ns
-from headway.core.line import Ticket
-from headway.drive import run_async, running_loop
-from headway.engines.memory.book import ATOMIC
+from headway.core.wait_queue import Ticket
+from headway.diagnostics import notice_wait
+from headway.engines.memory.store import ATOMIC
 from headway.errors import InvalidArgument, InvalidKey, RateLimited
-from headway.flows import Late, wait_in_line
-from headway.health import notice_wait
-from headway.permit import Permit
+from headway.flows.drive import run_async, running_loop
+from headway.flows.local import DeadlinePassed, wait_in_line
+from headway.limiter.permits import Permit
 from headway.status import Denied, seconds, status_of
 
 try:
@@ -36,12 +36,12 @@ if not cython.compiled:
     from sys import getrefcount
     from threading import get_ident as this_thread
 
-    from headway.drive import in_context, run
-    from headway.permit import new_permit
+    from headway.flows.drive import in_context, run
+    from headway.limiter.permits import new_permit
 
 
 if TYPE_CHECKING:
-    from headway.engines.memory.book import Book
+    from headway.engines.memory.store import MemoryStore
 
 Key = str | Mapping[str, str | None] | None
 Cost = int | Mapping[str, int]
@@ -70,22 +70,24 @@ def current_task() -> int:
     return 0 if loop is None else id(sys.modules["asyncio"].current_task(loop))
 
 
-class Desk:
+class LocalLimiter:
     """The hot half of a `Limiter`."""
 
     __slots__ = (
-        "_book",
         "_entered",
         "_listener",
         "_max_waiting",
         "_outer",
         "_plain",
         "_spare",
+        "_store",
         "_timeout_ns",
     )
 
-    def __init__(self, book: Book, timeout_ns: int | None, max_waiting: int | None, listener: Any) -> None:
-        self._book = book
+    def __init__(
+        self, store: MemoryStore, timeout_ns: int | None, max_waiting: int | None, listener: Any
+    ) -> None:
+        self._store = store
         self._timeout_ns = timeout_ns
         self._max_waiting = max_waiting
         self._listener = listener
@@ -108,7 +110,7 @@ class Desk:
         """
         permit = self._grant_quickly(key, cost)
         if permit is None:
-            permit = self._careful(key, cost)
+            permit = self._try_locked(key, cost)
             return self._deny(key, cost) if permit is None else permit
         return self._deny(key, cost) if permit is REFUSED else permit
 
@@ -124,19 +126,19 @@ class Desk:
         headway.errors.RateLimited: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
         """
         # Where somebody waits already there is no quick way, and no permit is made in vain to learn it.
-        permit = self._grant_quickly(key, cost) if self._book.calm else None
+        permit = self._grant_quickly(key, cost) if self._store.uncontended else None
         if permit is not None and permit is not REFUSED:
             return permit
         ticket, deadline = self._queue(key, cost, timeout)
         try:
             if not ticket.granted:
-                run(wait_in_line(ticket, deadline), self._book, ticket)
+                run(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
-        except Late:
+        except DeadlinePassed:
             raise self._limited(key, cost, "timeout", timeout) from None
         except BaseException:
             # Ctrl-C may come between any two lines: nobody may be left standing in the line.
-            self._book.withdraw(ticket)
+            self._store.withdraw(ticket)
             raise
 
     async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
@@ -153,8 +155,8 @@ class Desk:
         ticket, deadline = self._queue(key, cost, timeout)
         if not ticket.granted:
             try:
-                await run_async(wait_in_line(ticket, deadline), self._book, ticket)
-            except Late:
+                await run_async(wait_in_line(ticket, deadline), self._store, ticket)
+            except DeadlinePassed:
                 raise self._limited(key, cost, "timeout", timeout) from None
         return self._waited(ticket)
 
@@ -181,25 +183,25 @@ class Desk:
 
     def _grant_quickly(self, key: Any, cost: Any) -> Permit | None:
         """One ledger, cost 1, nobody waiting: a permit, or REFUSED. None for whatever is not so simple."""
-        book = self._book
+        store = self._store
         if (
             not self._plain
-            or not book.solo
+            or not store.single_rule
             or type(cost) is not int
             or cost != 1
             or (key is not None and type(key) is not str)
         ):
             return None
         if _ATOMIC:
-            return self._quick(book, key)
-        lock = book.lock
+            return self._try_fast(store, key)
+        lock = store.lock
         lock.acquire()
         try:
-            return self._quick(book, key)
+            return self._try_fast(store, key)
         finally:
             lock.release()
 
-    def _quick(self, book: Book, key: str | None) -> Permit | None:
+    def _try_fast(self, store: MemoryStore, key: str | None) -> Permit | None:
         """Decide, under the lock or atomically.
 
         The permit is made first: nothing may come between looking and taking. But making and freeing an object
@@ -208,31 +210,31 @@ class Desk:
         next one is needed, it is that one.
         """
         permit: Permit
-        held = book.held
+        held = store.held
         if cython.compiled:
-            ours = only_ours(self, book, held)  # type: ignore[name-defined] # noqa: F821 - in desk.pxd
+            ours = only_ours(self, store, held)  # type: ignore[name-defined] # noqa: F821 - in desk.pxd
         else:
-            ours = getrefcount(book.spare if held else self._spare) == 2 and _GIL
+            ours = getrefcount(store.spare if held else self._spare) == 2 and _GIL
         if ours:
-            permit = book.spare if held else self._spare  # type: ignore[assignment]
+            permit = store.spare if held else self._spare  # type: ignore[assignment]
             if held:
                 # Nobody but its holder may have it from here on: a finalizer waits for the last reference.
-                book.spare = None
-                permit._book = book
+                store.spare = None
+                permit._store = store
             permit._end = 0
             # Mostly it is the same key and the same ledger again, and counting references costs more than looking.
             if permit._key is not key:
                 permit._key = key
         else:
-            permit = new_permit(held, book, key)
+            permit = new_permit(held, store, key)
             if not held:
                 self._spare = permit
-        now = book.clock.now()
+        now = store.clock.now()
         # A clock in Python lets others run: only from here on is it certain that nobody waits.
-        if not book.calm:
+        if not store.uncontended:
             permit._end = 3  # nothing was taken, nothing to abandon
             return None
-        ledger = book.first.lone if key is None else book.quick(key, now)
+        ledger = store.first.default if key is None else store.find_fast(key, now)
         if ledger.wait(now, 1):
             permit._end = 3
             return REFUSED
@@ -241,33 +243,33 @@ class Desk:
         if permit._ledger is not ledger:
             permit._ledger = ledger
         permit._granted_at = now
-        book.granted += 1
+        store.granted += 1
         return permit
 
-    def _careful(self, key: Key, cost: Cost) -> Permit | None:
+    def _try_locked(self, key: Key, cost: Cost) -> Permit | None:
         """Any request, under the lock."""
         keys, costs = self.request(key, cost)
         ticket = Ticket(keys, costs)
-        if not self._book.decide(ticket, False):
+        if not self._store.decide(ticket, False):
             return None
         permit = self.permit_for(ticket)
         if self._listener is not None:
-            self._listener.tell("granted", key, cost)
+            self._listener.emit("granted", key, cost)
         return permit
 
     def permit_for(self, ticket: Ticket) -> Permit:
         """The permit of a granted ticket."""
-        book = self._book
+        store = self._store
         if len(ticket.marks) == 1 and len(ticket.keys) == 1:
             ledger, mark, tally = ticket.marks[0]
-            permit = new_permit(ledger.get_rule().held, book, ticket.keys[0])
+            permit = new_permit(ledger.get_rule().held, store, ticket.keys[0])
             permit._ledger = ledger
             permit._mark = mark
             permit._tally = tally
         else:
             permit = self._permit_of_several(ticket)
         permit._cost = ticket.costs[0]
-        permit._granted_at = book.clock.now()
+        permit._granted_at = store.clock.now()
         permit._listener = self._listener
         # From here on the permit answers for what was taken, and the ticket no more.
         ticket.marks.clear()
@@ -281,19 +283,19 @@ class Desk:
         ]
         held = any(claim[1].get_rule().held for claim in claims)
         key = next((key for key in ticket.keys if key is not None), None)
-        permit = new_permit(held, self._book, key)
+        permit = new_permit(held, self._store, key)
         permit._claims = claims
         return permit
 
     def request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Key and cost of each rule; raises for what makes no sense, before anything has changed."""
-        names = self._book.metrics
+        names = self._store.metrics
         if len(names) == 1 and type(cost) is int and cost == 1 and (key is None or type(key) is str):
             return (key,), (1,)  # the most usual one; 1 is at most what any limit grants, or the limit is 0
         keys = self._keys(key, names)
         costs = self._costs(cost, names)
-        for shelf, shelf_key, name, number in zip(self._book.shelves, keys, names, costs, strict=True):
-            rule = shelf.rule_for(shelf_key)
+        for keyed, shelf_key, name, number in zip(self._store.keyed_ledgers, keys, names, costs, strict=True):
+            rule = keyed.rule_for(shelf_key)
             if number > rule.capacity > 0:
                 given = {name: number} if isinstance(cost, Mapping) else number
                 raise InvalidArgument(
@@ -345,40 +347,40 @@ class Desk:
 
     def _deny(self, key: Key, cost: Cost) -> Denied:
         keys, costs = self.request(key, cost)
-        book = self._book
-        book.denied += 1
+        store = self._store
+        store.denied += 1
         if self._listener is not None:
-            self._listener.tell("denied", key, cost)
-        reason = "paused" if book.pauses and book.paused(keys) else "limit"
-        return Denied(key, book.survey(keys, costs), reason)
+            self._listener.emit("denied", key, cost)
+        reason = "paused" if store.pauses and store.paused(keys) else "limit"
+        return Denied(key, store.snapshot(keys, costs), reason)
 
     # -- waiting -----------------------------------------------------------------------------------------
 
     def _queue(self, key: Key, cost: Cost, timeout: Timeout) -> tuple[Ticket, int | None]:
         """A ticket that has been granted or stands in line, and its deadline; raises when waiting cannot help."""
         keys, costs = self.request(key, cost)
-        book = self._book
+        store = self._store
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         deadline = None
         if timeout_ns is not None:
-            if max([row[2] for row in book.survey(keys, costs)]) > timeout_ns:
+            if max([row[2] for row in store.snapshot(keys, costs)]) > timeout_ns:
                 raise self._limited(key, cost, "timeout", timeout)
-            deadline = book.clock.now() + timeout_ns
+            deadline = store.clock.now() + timeout_ns
         ticket = Ticket(keys, costs)
-        book.decide(ticket, True)
-        if not ticket.granted and self._max_waiting is not None and book.waiting > self._max_waiting:
-            book.withdraw(ticket)
+        store.decide(ticket, True)
+        if not ticket.granted and self._max_waiting is not None and store.waiting > self._max_waiting:
+            store.withdraw(ticket)
             raise self._limited(key, cost, "max_waiting", timeout)
         return ticket, deadline
 
     def _limited(self, key: Key, cost: Cost, reason: str, timeout: Timeout) -> RateLimited:
-        book = self._book
+        store = self._store
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
-        book.denied += 1
+        store.denied += 1
         keys, costs = self.request(key, cost)
-        status = status_of(book.survey(keys, costs))
+        status = status_of(store.snapshot(keys, costs))
         if self._listener is not None:
-            self._listener.tell("denied", key, cost)
+            self._listener.emit("denied", key, cost)
         return RateLimited(
             float("inf") if reason == "never" else status.retry_after,
             limit=status.limit,
@@ -387,15 +389,15 @@ class Desk:
             reason=reason,
             timeout=None if timeout_ns is None else seconds(timeout_ns),
             max_waiting=self._max_waiting,
-            held_up="paused" if book.pauses and book.paused(keys) else "",
+            held_up="paused" if store.pauses and store.paused(keys) else "",
         )
 
     def _waited(self, ticket: Ticket) -> Permit:
         permit = self.permit_for(ticket)
-        if ticket.bell is not None:
-            notice_wait(self._book, self._book.clock.now() - ticket.since)
+        if ticket.waker is not None:
+            notice_wait(self._store, self._store.clock.now() - ticket.since)
         if self._listener is not None:
-            self._listener.tell_wait(permit, ticket)
+            self._listener.emit_wait(permit, ticket)
         return permit
 
     def _enter(self, permit: Permit) -> Permit:
@@ -405,7 +407,7 @@ class Desk:
         if _ATOMIC:
             self._push(permit)
         else:
-            with self._book.lock:
+            with self._store.lock:
                 self._push(permit)
         return permit
 
@@ -419,15 +421,15 @@ class Desk:
         permit = self._entered
         assert permit is not None
         if not _ATOMIC or permit._owner != this_thread() or (permit._task and permit._task != current_task()):
-            with self._book.lock:
-                permit = self._own()
+            with self._store.lock:
+                permit = self._pop_entered()
         elif self._outer:
             self._entered = self._outer.pop()
         else:
             self._entered = None
         permit.finish(error)
 
-    def _own(self) -> Permit:
+    def _pop_entered(self) -> Permit:
         """Take out the permit that this thread or task entered last.
 
         A block may be left in another thread than it was entered in (a generator that a thread pool runs in steps);

@@ -1,6 +1,6 @@
 cimport cython
 from headway.core.ledger cimport Ledger
-from headway.engines.memory.book cimport Book
+from headway.engines.memory.store cimport MemoryStore
 
 
 cdef int _COMPLETE
@@ -10,7 +10,7 @@ cdef bint _ATOMIC
 cdef class Permit:
     # Public are those that a permit of a shared ledger, which is plain Python, fills itself.
     cdef public bint _held
-    cdef public Book _book
+    cdef public MemoryStore _store
     cdef list _claims
     cdef long long _cost, _granted_at, _mark, _tally
     cdef public long long _slot, _owner, _task
@@ -18,7 +18,7 @@ cdef class Permit:
     cdef public object _key, _listener
     cdef Ledger _ledger
 
-    @cython.locals(book=Book, ledger=Ledger, now=cython.longlong)
+    @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)
     cdef void hand_back(self, int how) except *
 
     cpdef finish(self, error, answered=*, not_sent=*)
@@ -29,4 +29,4 @@ cdef class HeldPermit(Permit):
 
 
 @cython.locals(permit=Permit)
-cdef Permit new_permit(bint held, Book book, object key)
+cdef Permit new_permit(bint held, MemoryStore store, object key)

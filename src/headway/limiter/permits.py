@@ -12,11 +12,11 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from headway.core.line import Ticket
-from headway.drive import run, run_async
-from headway.engines.memory.book import ABANDON, ATOMIC, CANCEL, COMPLETE, SETTLE
+from headway.core.wait_queue import Ticket
+from headway.engines.memory.store import ABANDON, ATOMIC, CANCEL, COMPLETE, SETTLE
 from headway.errors import InvalidArgument, PermitFinished
-from headway.flows import wait_for_slot
+from headway.flows.drive import run, run_async
+from headway.flows.local import wait_for_slot
 from headway.outcome import outcome_of
 
 try:
@@ -26,7 +26,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from headway.core.ledger import Ledger
-    from headway.engines.memory.book import Book
+    from headway.engines.memory.store import MemoryStore
 
 ENDS = ("", "complete", "cancel", "abandon", "settle")
 MAX_COST = 1 << 62
@@ -48,8 +48,20 @@ class Permit:
     """
 
     __slots__ = (
-        "_book", "_claims", "_cost", "_end", "_granted_at", "_held", "_key", "_ledger", "_listener", "_mark", "_owner",
-        "_slot", "_tally", "_task",
+        "_claims",
+        "_cost",
+        "_end",
+        "_granted_at",
+        "_held",
+        "_key",
+        "_ledger",
+        "_listener",
+        "_mark",
+        "_owner",
+        "_slot",
+        "_store",
+        "_tally",
+        "_task",
     )  # fmt: skip
 
     @property
@@ -62,7 +74,7 @@ class Permit:
         """What was taken: a number, or a number for each metric."""
         if self._claims is None:
             return self._cost
-        names = self._book.metrics
+        names = self._store.metrics
         if names[0] is None:
             return self._claims[0][2] if self._claims else self._cost
         return {names[claim[0]]: claim[2] for claim in self._claims}
@@ -75,7 +87,7 @@ class Permit:
     @property
     def delay(self) -> float:
         """Seconds until a reserved permit may be spent; 0 for others, and when its time has come."""
-        return max(0, self._slot - self._book.clock.now()) / 1e9 if self._slot else 0.0
+        return max(0, self._slot - self._store.clock.now()) / 1e9 if self._slot else 0.0
 
     @property
     def expires_in(self) -> float:
@@ -94,7 +106,7 @@ class Permit:
 
     # The fields, for type checkers; their C types are in permit.pxd.
     if TYPE_CHECKING:
-        _book: Book
+        _store: MemoryStore
         _claims: list[tuple[int, Ledger, int, int, int, str | None]] | None
         _cost: int
         _end: int
@@ -141,7 +153,7 @@ class Permit:
         if self._claims is None:
             if self._ledger is not None:
                 try:
-                    self._book.end(
+                    self._store.end(
                         SETTLE, self._ledger, self._cost, self._mark, self._tally, 0, self._key, actual[0]
                     )
                 except InvalidArgument:
@@ -149,14 +161,14 @@ class Permit:
                     raise
         else:
             for index, ledger, taken, mark, tally, key in self._claims:
-                self._book.end(SETTLE, ledger, taken, mark, tally, index, key, actual.get(index, taken))
-        self._book.ended += 1
+                self._store.end(SETTLE, ledger, taken, mark, tally, index, key, actual.get(index, taken))
+        self._store.ended += 1
         if self._listener is not None:
-            self._listener.tell_end(self, "settled")
+            self._listener.emit_end(self, "settled")
 
     def _actual(self, cost: int | Mapping[str, int]) -> dict[int, int]:
         """What each part cost in the end, checked before anything is changed."""
-        names = self._book.metrics
+        names = self._store.metrics
         if isinstance(cost, Mapping):
             unknown = [name for name in cost if name not in names]
             if unknown:
@@ -180,51 +192,51 @@ class Permit:
         return actual
 
     def hand_back(self, how: int) -> None:
-        book = self._book
+        store = self._store
         ledger = self._ledger
         if self._listener is not None:
-            self._listener.tell_end(self, ENDS[how])
+            self._listener.emit_end(self, ENDS[how])
         if self._claims is None:
             if ledger is None:
                 return
             if how == _COMPLETE:
-                book.ended += 1
+                store.ended += 1
                 if not self._held:
                     return
                 # Read before looking: a clock in Python lets others run, who may come to wait for this permit.
-                now = book.clock.now()
-                if _ATOMIC and book.calm:
+                now = store.clock.now()
+                if _ATOMIC and store.uncontended:
                     ledger.complete(now, self._cost, self._mark)
-                    book.flight_ns += now - self._granted_at
-                    if book.ended & 255 == 0:
-                        book.check_health()
+                    store.flight_ns += now - self._granted_at
+                    if store.ended & 255 == 0:
+                        store.check_health()
                     if self._cost == 1 and self._listener is None:
                         # Kept for the next grant, which takes it if nobody else has it by then.
-                        self._book = None  # type: ignore[assignment] # never looked at again
-                        book.spare = self
+                        self._store = None  # type: ignore[assignment] # never looked at again
+                        store.spare = self
                     return
             self._slow_end(how)
         else:
             self._slow_end(how)
 
     def _slow_end(self, how: int) -> None:
-        book = self._book
+        store = self._store
         if how == CANCEL:
-            book.cancelled += 1
+            store.cancelled += 1
         elif how == ABANDON:
-            book.abandoned += 1
-            book.ended += 1
+            store.abandoned += 1
+            store.ended += 1
         if self._claims is None:
             assert self._ledger is not None
-            book.end(how, self._ledger, self._cost, self._mark, self._tally, 0, self._key, 0)
+            store.end(how, self._ledger, self._cost, self._mark, self._tally, 0, self._key, 0)
             if how == COMPLETE:
-                book.flight_ns += book.clock.now() - self._granted_at
+                store.flight_ns += store.clock.now() - self._granted_at
         else:
-            book.ended += how == COMPLETE
+            store.ended += how == COMPLETE
             for index, ledger, cost, mark, tally, key in self._claims:
-                book.end(how, ledger, cost, mark, tally, index, key, 0)
-        if book.ended & 255 == 0:
-            book.check_health()
+                store.end(how, ledger, cost, mark, tally, index, key, 0)
+        if store.ended & 255 == 0:
+            store.check_health()
 
     def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
@@ -232,7 +244,7 @@ class Permit:
             return
         if error is None and not self._held and self._claims is None and self._listener is None:
             self._end = _COMPLETE
-            self._book.ended += 1
+            self._store.ended += 1
         else:
             self._end = _COMPLETE if error is None else outcome_of(error, answered, not_sent)
             self.hand_back(self._end)
@@ -265,7 +277,7 @@ class Permit:
         while not self._arrived():
             ticket = Ticket((), ())
             ticket.granted = True
-            run(wait_for_slot(self._slot, self._book.clock.now()), self._book, ticket)
+            run(wait_for_slot(self._slot, self._store.clock.now()), self._store, ticket)
         return self
 
     async def wait_async(self) -> Permit:
@@ -273,14 +285,14 @@ class Permit:
         while not self._arrived():
             ticket = Ticket((), ())
             ticket.granted = True
-            await run_async(wait_for_slot(self._slot, self._book.clock.now()), self._book, ticket)
+            await run_async(wait_for_slot(self._slot, self._store.clock.now()), self._store, ticket)
         return self
 
     def _arrived(self) -> bool:
         """Whether the slot is there; a late holder before us may move it by what it was late."""
         if self._slot == 0:
             return True
-        now = self._book.clock.now()
+        now = self._store.clock.now()
         if now < self._slot:
             return False
         claims = (
@@ -302,17 +314,17 @@ class HeldPermit(Permit):
         if self._end:
             return
         self._end = ABANDON
-        book = self._book
-        book.abandoned += 1
-        book.ended += 1
+        store = self._store
+        store.abandoned += 1
+        store.ended += 1
         if self._claims is None:
             if self._ledger is not None:
-                book.drop(self._ledger, self._cost, self._mark, 0, self._key)
+                store.drop(self._ledger, self._cost, self._mark, 0, self._key)
         else:
             for index, ledger, cost, mark, _, key in self._claims:
-                book.drop(ledger, cost, mark, index, key)
+                store.drop(ledger, cost, mark, index, key)
         if self._listener is not None:
-            self._listener.tell_drop(self)
+            self._listener.emit_drop(self)
         warnings.warn(
             f"{self!r} was dropped without an end and counts as abandoned: "
             "use `with limiter.hold():`, or call complete(), cancel() or abandon()",
@@ -322,7 +334,7 @@ class HeldPermit(Permit):
         )
 
 
-def new_permit(held: bool, book: Book, key: str | None) -> Permit:
+def new_permit(held: bool, store: MemoryStore, key: str | None) -> Permit:
     """A permit to be filled; a constructor with arguments would be the slowest part of a decision."""
     permit: Permit
     if cython.compiled:
@@ -332,7 +344,7 @@ def new_permit(held: bool, book: Book, key: str | None) -> Permit:
         permit = HeldPermit() if held else Permit()
         permit._claims = permit._ledger = permit._listener = None
         permit._end = permit._mark = permit._owner = permit._slot = permit._tally = permit._task = 0
-    permit._book = book
+    permit._store = store
     permit._key = key
     permit._cost = 1
     permit._held = held

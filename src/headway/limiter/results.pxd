@@ -1,1 +1,1 @@
-# Compiled as it is: the way of every call that is denied.
+# Compiled as it is: the connector of every call that is denied.

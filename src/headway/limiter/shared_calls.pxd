@@ -1,4 +1,4 @@
-# Compiled as it is: the way of every call to a shared engine.
-from headway.drive cimport need_loop
-from headway.engines.redis.lanes cimport lane_of_tasks, lane_of_threads
-from headway.fleet_permit cimport new_fleet_permit
+# Compiled as it is: the connector of every call to a shared engine.
+from headway.flows.drive cimport need_loop
+from headway.engines.redis.client.batching cimport loop_batcher, thread_batcher
+from headway.limiter.shared_permits cimport new_shared_permit

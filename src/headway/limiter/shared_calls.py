@@ -1,6 +1,6 @@
 """The hot half of a limiter whose ledgers are elsewhere: the verbs of every call, waiting, and the counting of ends.
 
-`headway.desk` asks a ledger in this process; here asking takes time, and may fail. The verbs for threads and for tasks
+`headway.limiter.local` asks a ledger in this process; here asking takes time, and may fail. The verbs for threads and for tasks
 share all but the line that asks: another generator or coroutine between them would cost more than it says. Whatever
 ends a question early comes to one place (`_unanswered`), which says who decides instead.
 """
@@ -10,128 +10,128 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headway import talk
-from headway.desk import Cost, Key, Timeout, timeout_to_ns
-from headway.drive import need_loop
-from headway.engines.redis.lanes import lane_of_tasks, lane_of_threads
-from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, Ask
-from headway.engines.redis.words import GRANTED, NEVER, NOW, TICK, WAIT
-from headway.errands import Errand, TooMany, obtain
-from headway.errors import Closed, EngineUnavailable
-from headway.fleet_answers import denied, limited
-from headway.fleet_permit import FleetPermit, new_fleet_permit
-from headway.flows import Late
-from headway.health import notice_wait
-from headway.limiter import Limiter
-from headway.permit import Permit
+from headway.diagnostics import notice_wait
+from headway.engines.redis.client.batching import loop_batcher, thread_batcher
+from headway.engines.redis.client.requests import ABANDON, CANCEL, COMPLETE, Acquire
+from headway.engines.redis.script.protocol import GRANTED, NEVER, NOW, TICK, WAIT
+from headway.errors import EngineUnavailable, LimiterClosed
+from headway.flows import drive_shared
+from headway.flows.drive import need_loop
+from headway.flows.local import DeadlinePassed
+from headway.flows.shared import Flow, QueueFull, acquire_flow
+from headway.limiter.limiter import Limiter
+from headway.limiter.local import Cost, Key, Timeout, timeout_to_ns
+from headway.limiter.permits import Permit
+from headway.limiter.results import denied, limited
+from headway.limiter.shared_permits import SharedPermit, new_shared_permit
 from headway.status import Denied
 
 if TYPE_CHECKING:
     from headway.clock import Clock
-    from headway.engines.redis.account import Account
+    from headway.engines.redis.client.ledger_client import LedgerClient
+    from headway.engines.redis.client.registry import LimiterRegistry
     from headway.engines.redis.engine import Engine
-    from headway.engines.redis.spec import Spec
     from headway.errors import RateLimited
-    from headway.fleet_standby import Standby
+    from headway.limiter.fallback import Fallback
 
 _T = TypeVar("_T")
 
 
-class FleetDesk(Limiter):
-    """The hot half of a `FleetLimiter`, which furnishes it."""
+class SharedCalls(Limiter):
+    """The hot half of a `SharedLimiter`, which furnishes it."""
 
-    __slots__ = ("_clock", "_engine", "_spec", "_standby")
+    __slots__ = ("_clock", "_engine", "_fallback", "_registry")
 
     _clock: Clock
     _engine: Engine
-    _spec: Spec
-    _standby: Standby
+    _registry: LimiterRegistry
+    _fallback: Fallback
 
     # -- verbs -------------------------------------------------------------------------------------------
 
     def try_acquire(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
         while True:
-            ask = self._question(key, cost)
+            acquire = self._question(key, cost)
             try:
-                lane_of_threads(ask.account).ask(ask)
+                thread_batcher(acquire.ledger).send(acquire)
             except BaseException as error:  # noqa: BLE001 - raised again, if nobody decides instead
-                return self._unanswered(ask, error, key, cost).try_acquire(key, cost=cost)
-            answer = self._verdict(ask, key, cost)
+                return self._unanswered(acquire, error, key, cost).try_acquire(key, cost=cost)
+            answer = self._verdict(acquire, key, cost)
             if answer is not None:
                 return answer
 
     async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
         while True:
-            ask = self._question(key, cost)
+            acquire = self._question(key, cost)
             try:
-                await lane_of_tasks(ask.account, need_loop()).ask(ask)
+                await loop_batcher(acquire.ledger, need_loop()).send(acquire)
             except BaseException as error:  # noqa: BLE001 - as above
-                return self._unanswered(ask, error, key, cost).try_acquire(key, cost=cost)
-            answer = self._verdict(ask, key, cost)
+                return self._unanswered(acquire, error, key, cost).try_acquire(key, cost=cost)
+            answer = self._verdict(acquire, key, cost)
             if answer is not None:
                 return answer
 
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
-        ask = self._patient_question(key, cost, deadline)
+        acquire = self._patient_question(key, cost, deadline)
         since = 0
         try:
-            lane_of_threads(ask.account).ask(ask)
-            if not ask.spendable():
-                since = ask.heard
-                ask = self._run(self._waiting(ask, deadline))
+            thread_batcher(acquire.ledger).send(acquire)
+            if not acquire.spendable():
+                since = acquire.replied_at
+                acquire = self._run(self._waiting(acquire, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
-            instead = self._unanswered(ask, error, key, cost, timeout)
+            instead = self._unanswered(acquire, error, key, cost, timeout)
             return instead.acquire(key, cost=cost, timeout=self._left(deadline))
-        return self._got(ask, key, cost, since)
+        return self._got(acquire, key, cost, since)
 
     async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
-        ask = self._patient_question(key, cost, deadline)
+        acquire = self._patient_question(key, cost, deadline)
         since = 0
         try:
-            await lane_of_tasks(ask.account, need_loop()).ask(ask)
-            if not ask.spendable():
-                since = ask.heard
-                ask = await self._run_async(self._waiting(ask, deadline))
+            await loop_batcher(acquire.ledger, need_loop()).send(acquire)
+            if not acquire.spendable():
+                since = acquire.replied_at
+                acquire = await self._run_async(self._waiting(acquire, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
-            instead = self._unanswered(ask, error, key, cost, timeout)
+            instead = self._unanswered(acquire, error, key, cost, timeout)
             return await instead.acquire_async(key, cost=cost, timeout=self._left(deadline))
-        return self._got(ask, key, cost, since)
+        return self._got(acquire, key, cost, since)
 
     # -- questions ---------------------------------------------------------------------------------------
 
-    def _account(self, keys: tuple[str | None, ...]) -> Account:
-        spec = self._spec
-        if spec.closed:
-            raise Closed(self.name)
-        return spec.account(keys if spec.metrics else keys[:1])
+    def _account(self, keys: tuple[str | None, ...]) -> LedgerClient:
+        registry = self._registry
+        if registry.closed:
+            raise LimiterClosed(self.name)
+        return registry.ledger(keys if registry.metrics else keys[:1])
 
-    def _whose(self, key: Key, cost: Cost) -> tuple[Account, tuple[int, ...]]:
+    def _whose(self, key: Key, cost: Cost) -> tuple[LedgerClient, tuple[int, ...]]:
         """The account that is asked, and for how much of each metric."""
         if key is None and type(cost) is int and cost == 1:
-            usual = self._spec.usual
-            if usual is None:
+            default_request = self._registry.default_request
+            if default_request is None:
                 keys, costs = self.request(key, cost)
-                usual = self._spec.make_usual(self._account(keys), costs)
-            return usual
+                default_request = self._registry.make_default_request(self._account(keys), costs)
+            return default_request
         keys, costs = self.request(key, cost)
         return self._account(keys), costs
 
-    def _question(self, key: Key, cost: Cost) -> Ask:
+    def _question(self, key: Key, cost: Cost) -> Acquire:
         """Of who does not wait."""
-        account, costs = self._whose(key, cost)
-        return Ask(account, costs, NOW, 0.0)
+        ledger, costs = self._whose(key, cost)
+        return Acquire(ledger, costs, NOW, 0.0)
 
-    def _patient_question(self, key: Key, cost: Cost, deadline: int | None) -> Ask:
-        account, costs = self._whose(key, cost)
-        return self._new_ask(account, costs, deadline)
+    def _patient_question(self, key: Key, cost: Cost, deadline: int | None) -> Acquire:
+        ledger, costs = self._whose(key, cost)
+        return self._new_ask(ledger, costs, deadline)
 
     def _new_ask(
-        self, account: Account, costs: tuple[int, ...], deadline: int | None, patience: int = WAIT
-    ) -> Ask:
+        self, ledger: LedgerClient, costs: tuple[int, ...], deadline: int | None, patience: int = WAIT
+    ) -> Acquire:
         longest = NEVER if deadline is None else float(max(0, deadline - self._clock.now()) // TICK)
-        return Ask(account, costs, patience, longest)
+        return Acquire(ledger, costs, patience, longest)
 
     def _timeout(self, timeout: Timeout) -> int | None:
         return self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
@@ -146,79 +146,81 @@ class FleetDesk(Limiter):
 
     # -- answers -----------------------------------------------------------------------------------------
 
-    def _verdict(self, ask: Ask, key: Key, cost: Cost) -> Permit | Denied | None:
+    def _verdict(self, acquire: Acquire, key: Key, cost: Cost) -> Permit | Denied | None:
         """None: we were stopped while the answer was on its way, for so long that the permit is another's by now."""
-        if ask.verdict == GRANTED:
-            if self._clock.now() <= ask.expires:
-                return self._got(ask, key, cost)
-            ask.give_back()
+        if acquire.verdict == GRANTED:
+            if self._clock.now() <= acquire.expires:
+                return self._got(acquire, key, cost)
+            acquire.give_back()
             return None
         self._tell_denied(key, cost)
-        return denied(ask, key)
+        return denied(acquire, key)
 
-    def _got(self, ask: Ask, key: Key, cost: Cost, since: int = 0) -> Permit:
+    def _got(self, acquire: Acquire, key: Key, cost: Cost, since: int = 0) -> Permit:
         """`since`: when it began to wait, if it had to."""
-        permit = new_fleet_permit(self, ask)
+        permit = new_shared_permit(self, acquire)
         waited = self._clock.now() - since if since else 0
         if since:
-            notice_wait(self._book, waited)
+            notice_wait(self._store, waited)
         if self._listener is not None:
             if since:
-                self._listener.tell("waited", key, cost, waited / 1e9)
+                self._listener.emit("waited", key, cost, waited / 1e9)
             else:
-                self._listener.tell("granted", key, cost)
+                self._listener.emit("granted", key, cost)
         return permit
 
     def _unanswered(
-        self, ask: Ask, error: BaseException, key: Key, cost: Cost, timeout: Timeout = ...
+        self, acquire: Acquire, error: BaseException, key: Key, cost: Cost, timeout: Timeout = ...
     ) -> Limiter:
         """Who decides instead, where the engine is away and `on_engine_error` names somebody; else it raises."""
-        ask.withdraw()
-        if isinstance(error, Late):
-            why = "max_waiting" if isinstance(error, TooMany) else "timeout"
-            raise self._limited_by(ask, key, cost, why, timeout) from None
+        acquire.withdraw()
+        if isinstance(error, DeadlinePassed):
+            why = "max_waiting" if isinstance(error, QueueFull) else "timeout"
+            raise self._limited_by(acquire, key, cost, why, timeout) from None
         if not isinstance(error, EngineUnavailable):
             raise error
         if self._listener is not None:
-            self._listener.tell("engine_error", key, cost)
-        return self._standby.instead(error, key, cost)
+            self._listener.emit("engine_error", key, cost)
+        return self._fallback.limiter_for(error, key, cost)
 
-    def _limited_by(self, ask: Ask, key: Key, cost: Cost, why: str, timeout: Timeout) -> RateLimited:
+    def _limited_by(self, acquire: Acquire, key: Key, cost: Cost, why: str, timeout: Timeout) -> RateLimited:
         self._tell_denied(key, cost)
-        return limited(ask, key, why, self._timeout(timeout), self._max_waiting)
+        return limited(acquire, key, why, self._timeout(timeout), self._max_waiting)
 
     def _tell_denied(self, key: Key, cost: Cost) -> None:
-        self._book.denied += 1
+        self._store.denied += 1
         if self._listener is not None:
-            self._listener.tell("denied", key, cost)
+            self._listener.emit("denied", key, cost)
 
     # -- waiting -----------------------------------------------------------------------------------------
 
-    def _run(self, errand: Errand[_T]) -> _T:
-        return talk.run(errand, self._clock, self._book.tell_blocking)
+    def _run(self, flow: Flow[_T]) -> _T:
+        return drive_shared.run(flow, self._clock, self._store.warn_blocking)
 
-    def _run_async(self, errand: Errand[_T]) -> Coroutine[Any, Any, _T]:
-        return talk.run_async(errand, self._clock)
+    def _run_async(self, flow: Flow[_T]) -> Coroutine[Any, Any, _T]:
+        return drive_shared.run_async(flow, self._clock)
 
-    def _waiting(self, ask: Ask, deadline: int | None) -> Errand[Ask]:
+    def _waiting(self, acquire: Acquire, deadline: int | None) -> Flow[Acquire]:
         """Until a permit may be spent."""
-        account, costs = ask.account, ask.costs
-        return obtain(ask, deadline, self._max_waiting, lambda: self._new_ask(account, costs, deadline))
+        ledger, costs = acquire.ledger, acquire.costs
+        return acquire_flow(
+            acquire, deadline, self._max_waiting, lambda: self._new_ask(ledger, costs, deadline)
+        )
 
     # -- ends --------------------------------------------------------------------------------------------
 
-    def _ended(self, permit: FleetPermit, how: int) -> None:
+    def _ended(self, permit: SharedPermit, how: int) -> None:
         """Count how a permit ended."""
-        book = self._book
+        store = self._store
         if how == CANCEL:
-            book.cancelled += 1
+            store.cancelled += 1
         else:
-            book.ended += 1
+            store.ended += 1
             if how == ABANDON:
-                book.abandoned += 1
+                store.abandoned += 1
             elif how == COMPLETE and permit._held:
-                book.flight_ns += max(0, self._clock.now() - permit._ask.slot)
-            if book.ended & 255 == 0:
-                book.check_health()
+                store.flight_ns += max(0, self._clock.now() - permit._call.slot)
+            if store.ended & 255 == 0:
+                store.check_health()
         if self._listener is not None:
-            self._listener.tell_end(permit, {1: "complete", 2: "cancel", 3: "abandon"}.get(how, "settled"))
+            self._listener.emit_end(permit, {1: "complete", 2: "cancel", 3: "abandon"}.get(how, "settled"))

@@ -8,9 +8,9 @@ from headway.core.durations import span_of
 from headway.core.limits import Limit, Spacing
 from headway.core.rules import check_exact, rules_of
 from headway.engines.redis import Engine
-from headway.engines.redis.address import read_address
-from headway.engines.redis.clients import ACCEPTED, is_client
-from headway.engines.redis.words import TICK
+from headway.engines.redis.net.address import read_address
+from headway.engines.redis.net.clients import ACCEPTED, is_client
+from headway.engines.redis.script.protocol import TICK
 from headway.errors import InvalidArgument, seconds_text
 
 if TYPE_CHECKING:

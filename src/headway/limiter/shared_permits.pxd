@@ -1,23 +1,23 @@
 cimport cython
-from headway.engines.redis.account cimport Account
-from headway.engines.redis.requests cimport Ask
-from headway.desk cimport Desk
-from headway.engines.memory.book cimport Book
-from headway.permit cimport Permit
+from headway.engines.redis.client.ledger_client cimport LedgerClient
+from headway.engines.redis.client.requests cimport Acquire
+from headway.limiter.local cimport LocalLimiter
+from headway.engines.memory.store cimport MemoryStore
+from headway.limiter.permits cimport Permit
 
 
 cdef long _process
 
 
-cdef class FleetPermit(Permit):
-    cdef public Ask _ask
+cdef class SharedPermit(Permit):
+    cdef public Acquire _call
     cdef public object _leases, _limiter
     cdef public long _taken_by
 
 
-cdef class HeldFleetPermit(FleetPermit):
+cdef class HeldSharedPermit(SharedPermit):
     pass
 
 
-@cython.locals(account=Account, held=cython.bint, permit=FleetPermit, book=Book)
-cpdef FleetPermit new_fleet_permit(Desk limiter, Ask ask)
+@cython.locals(ledger=LedgerClient, held=cython.bint, permit=SharedPermit, store=MemoryStore)
+cpdef SharedPermit new_shared_permit(LocalLimiter limiter, Acquire acquire)

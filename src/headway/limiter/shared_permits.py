@@ -13,42 +13,42 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.requests import ABANDON, CANCEL, COMPLETE, SETTLE, Ask, End
-from headway.errands import sleep_to_slot
+from headway.engines.redis.client.requests import ABANDON, CANCEL, COMPLETE, SETTLE, Acquire, Release
 from headway.errors import PermitExpired, PermitFinished
+from headway.flows.shared import sleep_to_slot
+from headway.limiter.permits import ENDS, Permit
 from headway.outcome import outcome_of
-from headway.permit import ENDS, Permit
 
 if TYPE_CHECKING:
-    from headway.fleet_desk import FleetDesk
+    from headway.limiter.shared_calls import SharedCalls
 
 
 class Lease:
     """Permits that the ledger takes back when their holder falls silent: the keeper speaks for who holds them."""
 
     __slots__ = (
-        "all",
-        "ask",
+        "call",
         "cost",
         "dropped",
         "ended",
         "last_words",
         "lost",
         "mark",
+        "parts",
         "renewing",
         "rule",
         "until",
     )
 
-    def __init__(self, ask: Ask, rule: int) -> None:
-        self.ask = ask
+    def __init__(self, acquire: Acquire, rule: int) -> None:
+        self.call = acquire
         self.rule = rule
-        self.cost = ask.costs[rule]
-        self.mark = ask.marks[2 * rule]
-        self.until = ask.expires
+        self.cost = acquire.costs[rule]
+        self.mark = acquire.marks[2 * rule]
+        self.until = acquire.expires
         self.ended = self.dropped = self.lost = self.renewing = False
         # Of the same permit; and how it ended, if that could not be said yet.
-        self.all: list[Lease] = []
+        self.parts: list[Lease] = []
         self.last_words: tuple[int, tuple[int, ...] | None] | None = None
 
     def begin_renewal(self) -> bool:
@@ -61,34 +61,34 @@ class Lease:
 
     def renewed(self, mark: float, epoch: bytes, sent: int) -> None:
         """The ledger's answer: the mark under which it goes on, or -1 if it has given the permit away."""
-        ask = self.ask
+        acquire = self.call
         if mark < 0:
             self.lost = True
-            ask.account.leases.pop((ask.ticket, self.rule), None)
+            acquire.ledger.leases.pop((acquire.ticket, self.rule), None)
         else:
             self.mark = mark
-            marks = list(ask.marks)
+            marks = list(acquire.marks)
             marks[2 * self.rule] = mark
-            ask.marks = tuple(marks)
-            ask.epoch = epoch
-            self.until = sent + ask.account.allowance_ns
+            acquire.marks = tuple(marks)
+            acquire.epoch = epoch
+            self.until = sent + acquire.ledger.allowance_ns
         self.not_renewed()
 
     def end_dropped(self) -> None:
         """Its permit was dropped without an end."""
         if not self.ended:
-            say_end(self.ask, self.all, ABANDON)
+            say_end(self.call, self.parts, ABANDON)
 
     def not_renewed(self) -> None:
         """Nothing is on its way any more."""
         with _order:
             self.renewing = False
             said = self.last_words
-            if said is None or any(lease.renewing for lease in self.all):
+            if said is None or any(lease.renewing for lease in self.parts):
                 return
-            for lease in self.all:
+            for lease in self.parts:
                 lease.last_words = None
-        self.ask.account.post(End(self.ask, *said))
+        self.call.ledger.post(Release(self.call, *said))
 
 
 # The collector may come while we have it, and end another permit.
@@ -107,7 +107,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=after_fork)
 
 
-def say_end(ask: Ask, leases: list[Lease] | None, how: int, actual: tuple[int, ...] | None = None) -> None:
+def say_end(
+    acquire: Acquire, leases: list[Lease] | None, how: int, actual: tuple[int, ...] | None = None
+) -> None:
     """Tell the ledger how a permit ended.
 
     A sign of life gives the permit another mark, and permits that were granted in the same moment share one: an end
@@ -120,35 +122,35 @@ def say_end(ask: Ask, leases: list[Lease] | None, how: int, actual: tuple[int, .
                 lease.ended = True
                 lease.last_words = (how, actual) if wait else None
         for lease in leases:
-            ask.account.leases.pop((ask.ticket, lease.rule), None)
+            acquire.ledger.leases.pop((acquire.ticket, lease.rule), None)
         if wait:
             return
-    ask.account.post(End(ask, how, actual))
+    acquire.ledger.post(Release(acquire, how, actual))
 
 
-class FleetPermit(Permit):
+class SharedPermit(Permit):
     """What `acquire` returns on a shared engine."""
 
-    __slots__ = ("_ask", "_leases", "_limiter", "_taken_by")
+    __slots__ = ("_call", "_leases", "_limiter", "_taken_by")
 
-    _ask: Ask
+    _call: Acquire
     _leases: list[Lease] | None
-    _limiter: FleetDesk
+    _limiter: SharedCalls
     _taken_by: int
 
     def _lease(self, rules: list[int]) -> None:
         """Have somebody speak for its holder as long as it is held."""
-        ask = self._ask
-        self._leases = [Lease(ask, rule) for rule in rules if ask.costs[rule]]
+        acquire = self._call
+        self._leases = [Lease(acquire, rule) for rule in rules if acquire.costs[rule]]
         for lease in self._leases:
-            lease.all = self._leases
-            ask.account.leases[ask.ticket, lease.rule] = lease
-        ask.account.spec.engine.look_after(ask.account)
+            lease.parts = self._leases
+            acquire.ledger.leases[acquire.ticket, lease.rule] = lease
+        acquire.ledger.registry.engine.track(acquire.ledger)
 
     @property
     def cost(self) -> Any:
         """What was taken: a number, or a number for each metric."""
-        costs, names = self._ask.costs, self._ask.account.spec.names
+        costs, names = self._call.costs, self._call.ledger.registry.names
         if names[0] is None:
             return costs[0]
         return {name: cost for name, cost in zip(names, costs, strict=True) if cost}
@@ -156,10 +158,10 @@ class FleetPermit(Permit):
     @property
     def delay(self) -> float:
         """Seconds until a reserved permit may be spent; 0 for others, and when its time has come."""
-        ask = self._ask
+        acquire = self._call
         if not self._slot:
             return 0.0
-        return max(0, ask.slot + ask.account.moved(ask) - self._limiter._clock.now()) / 1e9
+        return max(0, acquire.slot + acquire.ledger.moved(acquire) - self._limiter._clock.now()) / 1e9
 
     @property
     def expires_in(self) -> float:
@@ -169,12 +171,12 @@ class FleetPermit(Permit):
     def _until(self) -> int:
         if self._leases:
             return min(0 if lease.lost else lease.until for lease in self._leases)
-        return self._ask.expires + self._ask.account.moved(self._ask)
+        return self._call.expires + self._call.ledger.moved(self._call)
 
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it."""
         late = self._limiter._clock.now() - self._until()
-        if late > 0 or self._ask.void:
+        if late > 0 or self._call.void:
             if not self._end:
                 self._end = CANCEL
                 self._hand_back(CANCEL)
@@ -198,15 +200,15 @@ class FleetPermit(Permit):
         """It is complete, and cost something else: less is given back, more is paid before the next grant."""
         if self._end:
             raise PermitFinished(ENDS[self._end], "settle")
-        costs = self._ask.costs
+        costs = self._call.costs
         actual = self._actual(cost)
         self._end = SETTLE
         self._limiter._ended(self, SETTLE)
         if self._slot:
-            self._ask.account.sleepers.discard(self._ask)
+            self._call.ledger.sleepers.discard(self._call)
         spent = tuple(actual.get(i, taken) for i, taken in enumerate(costs))
         if self._taken_by == _process:
-            say_end(self._ask, self._leases, SETTLE, spent)
+            say_end(self._call, self._leases, SETTLE, spent)
 
     def _finish(self, how: int) -> None:
         if self._end:
@@ -217,10 +219,10 @@ class FleetPermit(Permit):
     def _hand_back(self, how: int) -> None:
         self._limiter._ended(self, how)
         if self._slot:
-            self._ask.account.sleepers.discard(self._ask)  # reserved, and its holder did not wait here
+            self._call.ledger.sleepers.discard(self._call)  # reserved, and its holder did not wait here
         # Completing tells the ledger something only where permits are held; giving back always does.
-        if (self._held or how == CANCEL) and not self._ask.void and self._taken_by == _process:
-            say_end(self._ask, self._leases, how)
+        if (self._held or how == CANCEL) and not self._call.void and self._taken_by == _process:
+            say_end(self._call, self._leases, how)
 
     def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
@@ -246,48 +248,48 @@ class FleetPermit(Permit):
     def promise(self, slot: int) -> None:
         """Note the time from which it may be spent."""
         self._slot = slot
-        self._ask.account.sleep(self._ask)
+        self._call.ledger.sleep(self._call)
 
     def wait(self) -> Permit:
         """Block until the reserved time has come; raises `PermitExpired` if it is over."""
         if self._slot:
-            self._limiter._run(sleep_to_slot(self._ask))
+            self._limiter._run(sleep_to_slot(self._call))
             self._arrived_at_slot()
         return self
 
     async def wait_async(self) -> Permit:
         """Suspend this task until the reserved time has come."""
         if self._slot:
-            await self._limiter._run_async(sleep_to_slot(self._ask))
+            await self._limiter._run_async(sleep_to_slot(self._call))
             self._arrived_at_slot()
         return self
 
     def _arrived_at_slot(self) -> None:
         self._slot = 0
-        if self._ask.void:
+        if self._call.void:
             self._end = self._end or CANCEL
             raise PermitExpired(None)
 
 
-class HeldFleetPermit(FleetPermit):
+class HeldSharedPermit(SharedPermit):
     """A permit that somebody waits for: dropped without an end it is abandoned, with a warning."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
         # A constructor that failed leaves an object without fields.
-        if getattr(self, "_ask", None) is None or self._end or self._taken_by != _process:
+        if getattr(self, "_call", None) is None or self._end or self._taken_by != _process:
             return
         self._end = ABANDON
         # Nothing is sent from a finalizer: a window's permit comes back when its transit is over, and the keeper ends
         # leases that were dropped.
         for lease in self._leases or ():
             lease.dropped = True
-        self._book.abandoned += 1
-        self._book.ended += 1
+        self._store.abandoned += 1
+        self._store.ended += 1
         listener = self._limiter._listener
         if listener is not None:
-            listener.tell_drop(self)
+            listener.emit_drop(self)
         warnings.warn(
             f"{self!r} was dropped without an end and counts as abandoned: "
             "use `with limiter.hold():`, or call complete(), cancel() or abandon()",
@@ -297,24 +299,24 @@ class HeldFleetPermit(FleetPermit):
         )
 
 
-def new_fleet_permit(limiter: FleetDesk, ask: Ask) -> FleetPermit:
+def new_shared_permit(limiter: SharedCalls, acquire: Acquire) -> SharedPermit:
     """What was granted to `ask`, counted; made without a constructor, as one call in two would be that."""
-    account = ask.account
-    held = account.held
-    permit: FleetPermit = (
-        HeldFleetPermit.__new__(HeldFleetPermit) if held else FleetPermit.__new__(FleetPermit)
+    ledger = acquire.ledger
+    held = ledger.held
+    permit: SharedPermit = (
+        HeldSharedPermit.__new__(HeldSharedPermit) if held else SharedPermit.__new__(SharedPermit)
     )
-    book = limiter._book
-    book.granted += 1
+    store = limiter._store
+    store.granted += 1
     permit._limiter = limiter
-    permit._ask = ask
-    permit._key = account.key
+    permit._call = acquire
+    permit._key = ledger.key
     permit._end = 0
     permit._owner = permit._task = permit._slot = 0
     permit._leases = None
     permit._taken_by = _process
-    permit._book = book
+    permit._store = store
     permit._held = held
-    if account.leased:
-        permit._lease(account.leased)
+    if ledger.leased:
+        permit._lease(ledger.leased)
     return permit

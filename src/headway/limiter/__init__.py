@@ -1,0 +1,1 @@
+"""The limiter: its verbs, in memory and on a shared engine, and the permits it hands out."""
