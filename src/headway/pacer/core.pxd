@@ -1,5 +1,5 @@
 # Keyword arguments without Cython's parser: `acquire(ops=1000)` is to cost what `acquire()` does. It has no Python spelling,
-# so it stands here: gate.py alone is the whole behaviour, and this finds the number sooner.
+# so it stands here: core.py alone is the whole behaviour, and this finds the number sooner.
 cimport cython
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject, PyTypeObject
@@ -43,7 +43,7 @@ cdef inline long long small(object ops):
     return 0 if overflow or number < 0 else number
 
 
-cdef class Gate:
+cdef class PacerCore:
     cdef object __weakref__
     cdef readonly Clock _clock
     cdef public Pools _pools
@@ -55,10 +55,10 @@ cdef class Gate:
     cpdef _choose(self)
 
     @cython.locals(now=cython.longlong)
-    cdef long long _quick(self, long long number) except? -2
+    cdef long long _try_fast(self, long long number) except? -2
 
-    @cython.locals(mine=Gate)
-    cpdef Gate _mine(self)
+    @cython.locals(mine=PacerCore)
+    cpdef PacerCore _mine(self)
 
     cdef _checked(self, ops)
     cdef Pools _join(self, Turn turn)
@@ -78,22 +78,22 @@ cdef object OPS
 
 
 cdef inline object acquire_directly(object self, PyObject *const *args, Py_ssize_t count, PyObject *names):
-    cdef Gate gate = <Gate>self
+    cdef PacerCore core = <PacerCore>self
     cdef long long delay
     if names is NULL:
         if count == 0:
-            delay = gate._quick(1)
-            return delay if delay >= 0 else gate._wait(1)
+            delay = core._try_fast(1)
+            return delay if delay >= 0 else core._wait(1)
     elif count == 0 and PyTuple_GET_SIZE(<object>names) == 1 and <PyObject *>PyTuple_GET_ITEM(<object>names, 0) is <PyObject *>OPS:
         count = 1
         names = NULL
     if count == 1 and names is NULL:
-        delay = gate._quick(small(<object>args[0]))
-        return delay if delay >= 0 else gate._wait(<object>args[0])
+        delay = core._try_fast(small(<object>args[0]))
+        return delay if delay >= 0 else core._wait(<object>args[0])
     return parsed(self, args, count, names)
 
 
 cdef inline void quicken():
     global parsed, OPS
     OPS = "ops"
-    parsed = headway_replace(<PyTypeObject *>Gate, "acquire", <headway_method>acquire_directly)
+    parsed = headway_replace(<PyTypeObject *>PacerCore, "acquire", <headway_method>acquire_directly)

@@ -6,7 +6,7 @@ looks at the clock again; nobody polls, and nobody wakes others up in turn. Only
 the pace changes, the bells of those who may start earlier are rung.
 
 This file is compiled, and `Pacer` inherits from it; what is called once or rarely is plain Python in `headway.pacer`.
-What a fork and the blocks of `headway.testing` do to the gates of a process is in `headway.gates`.
+What a fork and the blocks of `headway.testing` do to the gates of a process is in `headway.pacer.lifecycle`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from headway.clock import SYSTEM
 from headway.core.durations import count_of
 from headway.core.pace import rate_text
 from headway.core.pools import PoolRule, Pools, Turn
-from headway.drive import TaskBell, ThreadBell, need_loop, running_loop
-from headway.engines.memory import book as memory_book
-from headway.engines.memory.book import ATOMIC
+from headway.diagnostics import outside
+from headway.engines.memory import store as memory_book
+from headway.engines.memory.store import ATOMIC
 from headway.errors import InvalidArgument
-from headway.health import outside
+from headway.flows.drive import TaskWaker, ThreadWaker, need_loop, running_loop
 
 try:
     import cython
@@ -38,7 +38,7 @@ except ImportError:
 if TYPE_CHECKING:
     from headway.clock import Clock
 
-__all__ = ["Gate"]
+__all__ = ["PacerCore"]
 
 # C values where this file is compiled.
 _ATOMIC = ATOMIC
@@ -46,7 +46,7 @@ NAP_NS = 200_000
 FAR_NS = 1_000_000_000
 NAPPING_NS = 50_000  # who wants more than 20,000/s naps
 
-gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+gates: weakref.WeakSet[PacerCore] = weakref.WeakSet()
 
 if not cython.compiled:
     # The compiled form has it from gate.pxd, as a C function.
@@ -63,7 +63,7 @@ def let_others_run() -> None:
         time.sleep(0)
 
 
-class Gate:
+class PacerCore:
     """The hot half of a `Pacer`; of a thread-scoped one, each thread has another."""
 
     __slots__ = (
@@ -87,7 +87,7 @@ class Gate:
         self._scoped = scoped
         self._lock: Any = threading.RLock()
         self._local = threading.local()
-        self._children: weakref.WeakSet[Gate] = weakref.WeakSet()
+        self._children: weakref.WeakSet[PacerCore] = weakref.WeakSet()
         self._warned_loop = False
         self._forked = False
         self._off: bool = memory_book.disabled
@@ -114,7 +114,7 @@ class Gate:
         >>> pacer.acquire(5000), clock.now()
         (0, 5000000000)
         """
-        delay = self._quick(small(ops))
+        delay = self._try_fast(small(ops))
         return delay if delay >= 0 else self._wait(ops)
 
     async def acquire_async(self, ops: int = 1) -> int:
@@ -127,7 +127,7 @@ class Gate:
         >>> headway.testing.run(main())
         0
         """
-        delay = self._quick(small(ops))
+        delay = self._try_fast(small(ops))
         return delay if delay >= 0 else await self._wait_async(ops)
 
     def try_acquire(self, ops: int = 1) -> bool:
@@ -143,7 +143,7 @@ class Gate:
         >>> pacer.try_acquire(), pacer.try_acquire()
         (True, False)
         """
-        if self._quick(small(ops)) >= 0:
+        if self._try_fast(small(ops)) >= 0:
             return True
         me = self._mine()
         number = me._checked(ops)
@@ -155,11 +155,11 @@ class Gate:
         if me is self and self._plain:
             return False
         me._notice()
-        return me._off or me._quick(number) >= 0
+        return me._off or me._try_fast(number) >= 0
 
     # -- the kernel
 
-    def _quick(self, number: int) -> int:
+    def _try_fast(self, number: int) -> int:
         """The delay, if it may start at once; -1 if not, or if it is not so simple."""
         if not self._plain or number < 1 or number > self._pools.rule.most:
             return -1
@@ -169,17 +169,17 @@ class Gate:
         with self._lock:
             return self._pools.take(now, number)
 
-    def _mine(self) -> Gate:
+    def _mine(self) -> PacerCore:
         """This gate, or the calling thread's own."""
         if not self._scoped:
             return self
-        mine: Gate | None = getattr(self._local, "gate", None)
+        mine: PacerCore | None = getattr(self._local, "core", None)
         if mine is None:
             with self._lock:
-                mine = Gate(self._pools.rule, self._clock, self._spin, False)
+                mine = PacerCore(self._pools.rule, self._clock, self._spin, False)
                 if not self._pools.running:
                     mine._pools.run(mine._pools.at, False)
-                self._local.gate = mine
+                self._local.core = mine
                 self._children.add(mine)
         return mine
 
@@ -206,7 +206,7 @@ class Gate:
         self._notice()
         if self._off:
             return 0
-        turn.bell = bell = ThreadBell()
+        turn.waker = waker = ThreadWaker()
         pools = self._join(turn)
         clock = self._clock
         try:
@@ -216,8 +216,8 @@ class Gate:
             while self._early(pools, turn, now):
                 until = self._until(turn, now)
                 if until > now:
-                    clock.park(bell.lock, until if turn.reserved else None)
-                    bell.rearm()
+                    clock.park(waker.lock, until if turn.reserved else None)
+                    waker.rearm()
                 else:
                     let_others_run()
                 if pools.held:
@@ -237,7 +237,7 @@ class Gate:
         self._notice()
         if self._off:
             return 0
-        turn.bell = bell = TaskBell(need_loop())
+        turn.waker = waker = TaskWaker(need_loop())
         pools = self._join(turn)
         clock = self._clock
         try:
@@ -245,8 +245,8 @@ class Gate:
             while self._early(pools, turn, now):
                 until = self._until(turn, now)
                 if until > now:
-                    await clock.park_async(bell.future, until if turn.reserved else None)
-                    bell.rearm()
+                    await clock.park_async(waker.future, until if turn.reserved else None)
+                    waker.rearm()
                 else:
                     await clock.sleep_async(0)
                 if pools.held:
@@ -287,7 +287,7 @@ class Gate:
                 now = self._clock.now() if pools is self._pools else pools.at
                 looker = pools.cancel(turn, now)
                 if looker is not None:
-                    looker.bell.ring()
+                    looker.waker.wake()
 
     def _settle(self, pools: Pools) -> None:
         with self._lock:
@@ -299,7 +299,7 @@ class Gate:
     def _ring(self) -> None:
         for turn in self._pools.turns:
             if turn.moved:
-                turn.bell.ring()
+                turn.waker.wake()
 
     # -- warnings, once each
 
@@ -310,7 +310,7 @@ class Gate:
         self._choose()
         warnings.warn(
             f"Pacer '{rate_text(self._pools.rule.rate)}' was forked: parent and child now hold the rate each on its "
-            "own, so together they start twice as much: give each its share (`retarget`), or make one in the child",
+            "own, so together they start twice as much: give each its share (`set_rate`), or make one in the child",
             RuntimeWarning,
             stacklevel=outside(),
         )

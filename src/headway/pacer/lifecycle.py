@@ -19,11 +19,11 @@ from typing import Any
 
 from headway.clock import SYSTEM
 from headway.core.pools import Pools
-from headway.gate import Gate, gates
+from headway.pacer.core import PacerCore, gates
 
 __all__ = ["bring_back", "set_aside", "set_disabled"]
 
-Aside = list[tuple[Gate, Pools, Any, Any]]
+Aside = list[tuple[PacerCore, Pools, Any, Any]]
 
 _forking = threading.RLock()
 _locked: list[list[Any]] = []
@@ -31,7 +31,7 @@ _locked: list[list[Any]] = []
 
 def _before_fork() -> None:
     _forking.acquire()
-    locks = [gate._lock for gate in list(gates)]
+    locks = [core._lock for core in list(gates)]
     _locked.append(locks)
     for lock in locks:
         lock.acquire()
@@ -47,62 +47,62 @@ def _after_in_child() -> None:
     global _forking
     _forking = threading.RLock()
     _locked.clear()
-    mine: set[Gate] = set()
-    for gate in list(gates):
-        gate._lock = threading.RLock()
-        pools = gate._pools
+    mine: set[PacerCore] = set()
+    for core in list(gates):
+        core._lock = threading.RLock()
+        pools = core._pools
         for turn in list(pools.turns):
             pools.cancel(turn, pools.at)
-        if gate._scoped:
-            own = getattr(gate._local, "gate", None)
-            mine.update(gate._children)
-            gate._children = weakref.WeakSet(() if own is None else (own,))
-    for gate in list(gates):
-        gate._forked = not gate._scoped and gate not in mine
-        gate._choose()
+        if core._scoped:
+            own = getattr(core._local, "core", None)
+            mine.update(core._children)
+            core._children = weakref.WeakSet(() if own is None else (own,))
+    for core in list(gates):
+        core._forked = not core._scoped and core not in mine
+        core._choose()
 
 
 def set_disabled(flag: bool) -> None:
     """Let every gate open at once, consuming nothing; who waits is let go."""
-    for gate in list(gates):
-        with gate._lock:
-            gate._off = flag
-            gate._choose()
-            for turn in gate._pools.turns:
-                turn.bell.ring()
+    for core in list(gates):
+        with core._lock:
+            core._off = flag
+            core._choose()
+            for turn in core._pools.turns:
+                turn.waker.wake()
 
 
 def set_aside(now: int) -> Aside:
     """Put the pools of every gate on the system clock away, and start empty ones at `now` in their place."""
     token: Aside = []
-    for gate in list(gates):
-        if gate._clock is SYSTEM:
-            with gate._lock:
-                token.append((gate, gate._pools, gate._local, gate._children))
-                _renew(gate, now)
+    for core in list(gates):
+        if core._clock is SYSTEM:
+            with core._lock:
+                token.append((core, core._pools, core._local, core._children))
+                _renew(core, now)
     return token
 
 
 def bring_back(token: Aside) -> None:
     """Put what `set_aside` returned back in its place."""
-    known = {gate for gate, *_ in token}
-    for gate in list(gates):
-        if gate._clock is SYSTEM and gate not in known:
-            with gate._lock:
-                _renew(gate, SYSTEM.now())
-    for gate, pools, local, children in token:
-        with gate._lock:
-            gate._pools, gate._local, gate._children = pools, local, children
+    known = {core for core, *_ in token}
+    for core in list(gates):
+        if core._clock is SYSTEM and core not in known:
+            with core._lock:
+                _renew(core, SYSTEM.now())
+    for core, pools, local, children in token:
+        with core._lock:
+            core._pools, core._local, core._children = pools, local, children
 
 
-def _renew(gate: Gate, now: int) -> None:
+def _renew(core: PacerCore, now: int) -> None:
     """Empty pools at the same pace; threads get theirs when they ask."""
-    running = gate._pools.running
-    gate._pools = Pools(gate._pools.rule, now)
+    running = core._pools.running
+    core._pools = Pools(core._pools.rule, now)
     if not running:
-        gate._pools.run(now, False)
-    gate._local = threading.local()
-    gate._children = weakref.WeakSet()
+        core._pools.run(now, False)
+    core._local = threading.local()
+    core._children = weakref.WeakSet()
 
 
 if hasattr(os, "register_at_fork"):

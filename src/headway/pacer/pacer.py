@@ -1,6 +1,6 @@
 """`Pacer`: hold an operation rate for hours, and know how far behind schedule the work is.
 
-The verbs that are called often, and waiting, are in `headway.gate`, which is compiled. Here is the rest: reading the
+The verbs that are called often, and waiting, are in `headway.pacer.core`, which is compiled. Here is the rest: reading the
 spec, changing the pace, looking, and going over items.
 """
 
@@ -11,13 +11,13 @@ from datetime import timedelta
 from fractions import Fraction
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from headway import gates  # noqa: F401 - it says what happens at a fork
 from headway.clock import as_clock
 from headway.core.durations import to_ns
 from headway.core.pace import Pace, pace_of, rate_text, ratio_of
 from headway.core.pools import PoolRule
 from headway.errors import InvalidArgument
-from headway.gate import Gate
+from headway.pacer import lifecycle  # noqa: F401 - it says what happens at a fork
+from headway.pacer.core import PacerCore
 
 __all__ = ["Pacer", "PacerStats"]
 
@@ -44,7 +44,7 @@ class PacerStats(NamedTuple):
     ratio: float
 
 
-class Pacer(Gate):
+class Pacer(PacerCore):
     """Lets operations start at a rate, evenly; what was missed is made up at `ratio` times the rate.
 
     `spec` is a rate (500, "500/s", "30/minute") or the whole string ("12000,1.1,restart"): see `headway.core.pace`.
@@ -73,7 +73,7 @@ class Pacer(Gate):
         if pace.rate is None:
             raise InvalidArgument("spec", spec, "a rate before the verb, such as 500/s")
         rule = PoolRule(pace.rate, pace.ratio or DEFAULT_RATIO)
-        Gate.__init__(self, rule, as_clock(clock), _spin_ns(spin), pace.scope == "thread")
+        PacerCore.__init__(self, rule, as_clock(clock), _spin_ns(spin), pace.scope == "thread")
         if pace.verb in ("configure", "stop"):
             self._pools.run(self._pools.at, False)
 
@@ -98,19 +98,19 @@ class Pacer(Gate):
 
     # -- changing
 
-    def retarget(
+    def set_rate(
         self, spec: str | float | Fraction | None = None, *, ratio: float | Fraction | None = None
     ) -> None:
         """Change the pace while it runs: the backlog is kept, and those who wait get their times anew.
 
-        What is not given stays. A verb in the string is obeyed: `retarget("24000,1.2,restart")`, `retarget("stop")`.
+        What is not given stays. A verb in the string is obeyed: `set_rate("24000,1.2,restart")`, `set_rate("stop")`.
 
         >>> from headway.testing import ManualClock
         >>> clock = ManualClock()
         >>> pacer = Pacer("10/s", clock=clock)
         >>> clock.advance(60)
         >>> before = pacer.wait_time_ns
-        >>> pacer.retarget("20/s")
+        >>> pacer.set_rate("20/s")
         >>> pacer.rate, pacer.wait_time_ns - before == 110_000_000  # twice 110 ms fitted the pools, now half of it
         (20.0, True)
         """
@@ -123,17 +123,17 @@ class Pacer(Gate):
 
     def start(self) -> None:
         """Let time count (again): what went by while it was stopped is not made up."""
-        self.retarget("start")
+        self.set_rate("start")
 
     def stop(self) -> None:
         """Let time stand still: nothing starts, and who calls `acquire` waits for `start`."""
-        self.retarget("stop")
+        self.set_rate("stop")
 
     def restart(self) -> None:
         """Begin anew, with empty pools and no backlog."""
-        self.retarget("restart")
+        self.set_rate("restart")
 
-    def _threads(self) -> list[Gate]:
+    def _threads(self) -> list[PacerCore]:
         """The gates of the threads that live, if it is thread-scoped."""
         with self._lock:
             return list(self._children)
@@ -226,24 +226,24 @@ def _spin_ns(spin: Any) -> int:
     return ns
 
 
-def _change(gate: Gate, pace: Pace) -> None:
-    with gate._lock:
-        now, pools = gate._clock.now(), gate._pools
+def _change(core: PacerCore, pace: Pace) -> None:
+    with core._lock:
+        now, pools = core._clock.now(), core._pools
         rate = pools.rule.rate if pace.rate is None else pace.rate
         ratio = pools.rule.ratio if pace.ratio is None else pace.ratio
         if (rate, ratio) != (pools.rule.rate, pools.rule.ratio):
-            pools.retarget(PoolRule(rate, ratio), now)
+            pools.set_rate(PoolRule(rate, ratio), now)
         if pace.verb == "restart":
             pools.restart(now)
         elif pace.verb != "configure" and (pace.verb is not None or pace.rate is not None):
             pools.run(now, pace.verb != "stop")
-        gate._ring()
+        core._ring()
 
 
-def _look(gate: Gate) -> tuple[int, ...]:
-    with gate._lock:
-        pools = gate._pools
-        pools.fill(gate._clock.now())
+def _look(core: PacerCore) -> tuple[int, ...]:
+    with core._lock:
+        pools = core._pools
+        pools.fill(core._clock.now())
         return (
             pools.ops,
             pools.elapsed(),

@@ -2,8 +2,8 @@
 # whole behaviour, and this is the same without packing and unpacking arguments.
 cimport cython
 from cpython.object cimport PyObject, PyTypeObject
-from headway.desk cimport Desk, refused
-from headway.permit cimport Permit
+from headway.limiter.local cimport LocalLimiter, refused
+from headway.limiter.permits cimport Permit
 
 
 cdef extern from *:
@@ -24,20 +24,20 @@ cdef extern from "Python.h":
     Py_ssize_t PyVectorcall_NARGS(size_t nargsf)
 
 
-cdef class Bracket:
+cdef class CallPolicy:
     cdef readonly object limiter, key, cost, settling, timeout, answered, not_sent
-    cdef readonly Desk desk
+    cdef readonly LocalLimiter desk
     cdef readonly bint skip, simple
 
 
 cdef class ThrottledFunction:
     cdef dict __dict__
     cdef object __weakref__
-    cdef readonly Bracket bracket
+    cdef readonly CallPolicy bracket
     cdef readonly object function
     cdef vectorcallfunc vectorcall
 
-    @cython.locals(bracket=Bracket, permit=Permit)
+    @cython.locals(bracket=CallPolicy, permit=Permit)
     cdef Permit begin(self)
 
 

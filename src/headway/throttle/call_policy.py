@@ -10,8 +10,8 @@ from __future__ import annotations
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from headway.desk import Desk
 from headway.errors import InvalidArgument, InvalidKey, RateLimited
+from headway.limiter.local import LocalLimiter
 
 try:
     import cython
@@ -20,16 +20,16 @@ except ImportError:
 
 if not cython.compiled:
     # The compiled form has it from calls.pxd, as a C function.
-    from headway.desk import refused
+    from headway.limiter.local import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headway.limiter import Limiter
-    from headway.permit import Permit
+    from headway.limiter.limiter import Limiter
+    from headway.limiter.permits import Permit
 
 
-class Bracket:
+class CallPolicy:
     """How calls are throttled: which permit a call takes, and how it ends."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Bracket:
         not_sent: Any,
     ) -> None:
         self.limiter = limiter
-        self.desk: Desk = limiter
+        self.desk: LocalLimiter = limiter
         self.key, self.cost, self.settling = asked
         self.timeout = timeout
         self.skip = skip
@@ -103,7 +103,7 @@ class ThrottledFunction:
     It binds like a function, and whatever is looked up in it is found in the function.
     """
 
-    def __init__(self, bracket: Bracket, function: Callable[..., Any]) -> None:
+    def __init__(self, bracket: CallPolicy, function: Callable[..., Any]) -> None:
         self.bracket = bracket
         self.function = function
         if cython.compiled:

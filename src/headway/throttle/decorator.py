@@ -14,13 +14,13 @@ from datetime import timedelta
 from types import EllipsisType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from headway.calls import Bracket, ThrottledFunction
 from headway.core.remote import Remote
-from headway.desk import timeout_to_ns
 from headway.errors import InvalidArgument, RateLimited
-from headway.limiter import Limiter
-from headway.metrics import Limits
+from headway.limiter.limit_input import Limits
+from headway.limiter.limiter import Limiter
+from headway.limiter.local import timeout_to_ns
 from headway.outcome import Proof, check_proof
+from headway.throttle.call_policy import CallPolicy, ThrottledFunction
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
@@ -115,10 +115,10 @@ def throttle(
     check_proof("not_sent", not_sent)
     asked = _checked(key, cost, settle, timeout)
 
-    def bracket(limiter: Limiter) -> Bracket:
+    def bracket(limiter: Limiter) -> CallPolicy:
         if not callable(cost):
-            limiter._costs(cost, limiter._book.metrics)
-        return Bracket(limiter, asked, timeout, on_limit == "skip", answered, not_sent)
+            limiter._costs(cost, limiter._store.metrics)
+        return CallPolicy(limiter, asked, timeout, on_limit == "skip", answered, not_sent)
 
     if limiter is None and (
         limiter_options.get("engine", "memory://") == "memory://" or "name" in limiter_options
@@ -167,7 +167,7 @@ def _checked(key: Any, cost: Any, settle: Any, timeout: Any) -> tuple[Any, Any, 
     return key, cost, settle
 
 
-def _decorate(bracket: Bracket, function: Any) -> Any:
+def _decorate(bracket: CallPolicy, function: Any) -> Any:
     if isinstance(function, staticmethod | classmethod):
         raise TypeError(f"put @throttle below @{type(function).__name__}: it decorates the function itself")
     if not callable(function):
@@ -190,7 +190,7 @@ def _is(kind: Callable[[Any], bool], function: Any) -> bool:
     return kind(function) or kind(type(function).__call__)
 
 
-def _coroutine(bracket: Bracket, function: Callable[..., Any]) -> Any:
+def _coroutine(bracket: CallPolicy, function: Callable[..., Any]) -> Any:
     async def throttled(*args: Any, **kwargs: Any) -> Any:
         try:
             permit = await bracket.open_async(args, kwargs)
@@ -209,7 +209,7 @@ def _coroutine(bracket: Bracket, function: Callable[..., Any]) -> Any:
     return throttled
 
 
-def _generator(bracket: Bracket, function: Callable[..., Any]) -> Any:
+def _generator(bracket: CallPolicy, function: Callable[..., Any]) -> Any:
     def throttled(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         try:
             permit = bracket.open(args, kwargs)
@@ -228,7 +228,7 @@ def _generator(bracket: Bracket, function: Callable[..., Any]) -> Any:
     return throttled
 
 
-def _async_generator(bracket: Bracket, function: Callable[..., Any]) -> Any:
+def _async_generator(bracket: CallPolicy, function: Callable[..., Any]) -> Any:
     async def throttled(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         try:
             permit = await bracket.open_async(args, kwargs)

@@ -1,0 +1,1 @@
+"""`Pacer`: holds a rate for hours, and knows how far behind it is."""

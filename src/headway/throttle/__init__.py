@@ -1,0 +1,1 @@
+"""`throttle`: a limit on a function."""
