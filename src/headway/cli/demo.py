@@ -12,21 +12,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headway import Window, parse, throttle
+from headway import Window, parse_limit, throttle
 from headway.cli import INTERRUPTED
 from headway.cli.options import bad_option, duration_ns
 from headway.cli.screen import Screen
-from headway.demo.crowd import Crowd
-from headway.demo.host import ApiProcess
-from headway.demo.token_bucket import TokenBucket
 from headway.errors import InvalidLimit
+from headway.lab.demo.crowd import Crowd
+from headway.lab.demo.host import ApiProcess
+from headway.lab.demo.token_bucket import TokenBucket
 
 REFRESH = 0.1
 
 
 def _window(option: str, text: str) -> Window:
     try:
-        limit = parse(text)
+        limit = parse_limit(text)
     except InvalidLimit as error:
         raise bad_option(option, error) from None
     if not isinstance(limit, Window) or not limit.count:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headway.cli.register import Register
-from headway.cli.sheets import Sheet
+from headway.cli.ledger_view import LedgerView
+from headway.cli.scanner import LedgerScanner
 from headway.cli.top import Uri, ago, as_data, complaints, held_up, next_permit, span
 from headway.cli.words import count
 from headway.core.bucket import BucketLedger
@@ -22,7 +22,7 @@ from headway.core.fixed_window import FixedWindowLedger
 from headway.core.ledger import LONG_AGO, Ledger
 from headway.core.spacing import SpacingLedger
 from headway.core.window import WindowLedger
-from headway.engines.redis.words import command
+from headway.engines.redis.script.protocol import command
 from headway.errors import seconds_text
 
 QUEUE = 100
@@ -46,17 +46,17 @@ def inspect(
     been idle for long enough to be as new, is not stored.
     """
     with complaints():
-        register = Register(uri)
-        sheets = found(register, name, key)
-        company = Company(register, sheets[0])
+        register = LedgerScanner(uri)
+        views = found(register, name, key)
+        company = Company(register, views[0])
     if as_json:
-        data = [{**as_data(sheet), **details(sheet)} for sheet in sheets]
+        data = [{**as_data(view), **details(view)} for view in views]
         typer.echo(json.dumps({"ledgers": data, **company.data()}, indent=2))
         return
-    for sheet in sheets:
-        typer.echo(lines(describe(sheet)))
+    for view in views:
+        typer.echo(lines(describe(view)))
         typer.echo()
-    typer.echo(lines(company.describe(sheets[0])))
+    typer.echo(lines(company.describe(views[0])))
 
 
 def reset(
@@ -71,26 +71,26 @@ def reset(
     it, so the remote may see more than the limit for once. A quarantine is not ended.
     """
     with complaints():
-        register = Register(uri)
-        sheets = found(register, name, key)
-        for sheet in sheets:
-            typer.echo(f"{title(sheet)}: {sheet.limit}; {use(sheet)}, {sheet.waiting} waiting")
+        register = LedgerScanner(uri)
+        views = found(register, name, key)
+        for view in views:
+            typer.echo(f"{title(view)}: {view.limit}; {use(view)}, {view.waiting} waiting")
         if not yes and not typer.confirm("Reset it?"):
             raise typer.Exit(1)
-        done = register.reset(sheets)
+        done = register.reset(views)
     if done < 0:
         typer.echo("headway: it is gone by now, which is as good as new", err=True)
         return
     typer.echo("reset")
 
 
-def found(register: Register, name: str, key: str | None) -> list[Sheet]:
-    sheets = register.of(name, key)
-    if not sheets:
+def found(register: LedgerScanner, name: str, key: str | None) -> list[LedgerView]:
+    views = register.of(name, key)
+    if not views:
         what = repr(name) if key is None else f"{name!r} with key {key!r}"
         typer.echo(f"headway: no ledger of {what} on {register.engine.address}", err=True)
         raise typer.Exit(1)
-    return sheets
+    return views
 
 
 # -- one ledger -----------------------------------------------------------------------------------------------
@@ -101,16 +101,16 @@ def lines(pairs: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<13}{text}".rstrip() for name, text in pairs)
 
 
-def title(sheet: Sheet) -> str:
-    address = sheet.address
+def title(view: LedgerView) -> str:
+    address = view.address
     return address.label if address.key is None else f"{address.label}, key {address.key}"
 
 
-def use(sheet: Sheet) -> str:
-    if not sheet.ledgers:
+def use(view: LedgerView) -> str:
+    if not view.ledgers:
         return "as new"
-    out = f", {sheet.in_flight} out" if sheet.in_flight else ""
-    return f"{sheet.remaining} of {sheet.capacity} left{out}"
+    out = f", {view.in_flight} out" if view.in_flight else ""
+    return f"{view.remaining} of {view.capacity} left{out}"
 
 
 def moment(ticks: float) -> str:
@@ -132,16 +132,16 @@ def stretch(first: float, last: float) -> str:
     return " to ".join(said)
 
 
-def describe(sheet: Sheet) -> list[tuple[str, str]]:
-    meta, now = sheet.meta, sheet.now
-    said = [("ledger", title(sheet)), ("limit", sheet.limit), ("use", use(sheet))]
-    if sheet.ledgers:
-        said.append(("next permit", next_permit(sheet)))
-    if sheet.waiting > meta.waiting:
-        said.append(("reserved", f"{count(sheet.waiting - meta.waiting, 'slot')}, promised for later"))
-    if sheet.abandoned:
-        said.append(("abandoned", f"{sheet.abandoned}, that came back without an end"))
-    for ledger in sheet.ledgers:
+def describe(view: LedgerView) -> list[tuple[str, str]]:
+    meta, now = view.meta, view.now
+    said = [("ledger", title(view)), ("limit", view.limit), ("use", use(view))]
+    if view.ledgers:
+        said.append(("next permit", next_permit(view)))
+    if view.waiting > meta.waiting:
+        said.append(("reserved", f"{count(view.waiting - meta.waiting, 'slot')}, promised for later"))
+    if view.abandoned:
+        said.append(("abandoned", f"{view.abandoned}, that came back without an end"))
+    for ledger in view.ledgers:
         numbers = ", ".join(f"{name} {value}" for name, value in rule_numbers(ledger).items())
         said.append(("rule", f"{ledger.get_rule().limit.kind}: {numbers} (times in us)"))
         said.append(("state", state(ledger, now)))
@@ -149,26 +149,26 @@ def describe(sheet: Sheet) -> list[tuple[str, str]]:
         said.append(
             ("as new", "now" if not reset_after else f"in {span(reset_after)}, {moment(now + reset_after)}")
         )
-    if sheet.held_up:
-        said.append(("held up", f"{held_up(sheet)}, until {moment(max(meta.quarantined, meta.paused))}"))
-    if sheet.in_doubt:
+    if view.held_up:
+        said.append(("held up", f"{held_up(view)}, until {moment(max(meta.quarantined, meta.paused))}"))
+    if view.in_doubt:
         said.append(("in doubt", f"until {moment(meta.born)}: it was lost, and its quarantine cut short"))
     return said
 
 
-def details(sheet: Sheet) -> dict[str, Any]:
+def details(view: LedgerView) -> dict[str, Any]:
     return {
-        "place": sheet.address.place.decode(errors="replace"),
+        "place": view.address.place.decode(errors="replace"),
         "rules": [
             {
                 "kind": ledger.get_rule().limit.kind,
                 "numbers_us": rule_numbers(ledger),
-                "state": state(ledger, sheet.now),
-                "remaining": ledger.remaining(sheet.now),
+                "state": state(ledger, view.now),
+                "remaining": ledger.remaining(view.now),
                 "abandoned": lapses,
-                "reset_after": ledger.reset_after(sheet.now) / 1e6,
+                "reset_after": ledger.reset_after(view.now) / 1e6,
             }
-            for ledger, lapses in zip(sheet.ledgers, sheet.lapses, strict=True)
+            for ledger, lapses in zip(view.ledgers, view.lapses, strict=True)
         ],
     }
 
@@ -239,9 +239,9 @@ def _(ledger: ConcurrencyLedger, now: int) -> str:
 class Company:
     """Who waits at a root and who talks to it, and what else is known there."""
 
-    def __init__(self, register: Register, sheet: Sheet) -> None:
-        root = sheet.address.root
-        place = register.place_of(root)
+    def __init__(self, register: LedgerScanner, view: LedgerView) -> None:
+        root = view.address.root
+        place = register.pool_of(root)
         fields, queue, self.granted, self.ttl_ms = register.ask(
             place,
             command(b"HKEYS", root),
@@ -249,7 +249,7 @@ class Company:
             command(b"HLEN", root + b":g"),
             command(b"PTTL", root),
         )
-        self.meta, self.now = sheet.meta, sheet.now
+        self.meta, self.now = view.meta, view.now
         self.waiting = Counter(entry[:12].decode(errors="replace") for entry in queue)
         names = [field for field in fields if field[:1] == b"c"]
         said = register.ask(place, *(command(b"HGET", root, name) for name in names))
@@ -265,7 +265,7 @@ class Company:
         epoch = self.meta.epoch
         return f"{epoch[:16].decode(errors='replace')}#{unpack_from('<d', epoch, 16)[0]:.0f}"
 
-    def describe(self, sheet: Sheet) -> list[tuple[str, str]]:
+    def describe(self, view: LedgerView) -> list[tuple[str, str]]:
         meta = self.meta
         processes: dict[str, list[int]] = {}
         for stream, at in self.streams.items():
@@ -283,7 +283,7 @@ class Company:
             ("epoch", self.epoch),
             ("server", meta.server.decode(errors="replace")),
             ("expires", f"in {seconds_text(self.ttl_ms / 1e3)}, if nobody uses it"),
-            ("stored in", sheet.address.root.decode(errors="replace")),
+            ("stored in", view.address.root.decode(errors="replace")),
         ]
 
     def data(self) -> dict[str, Any]:

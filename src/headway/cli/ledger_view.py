@@ -1,6 +1,6 @@
 """A ledger of a server, as somebody sees it who does not know its limiter.
 
-Where it is stored is said at the top of `engines/redis/lua/door.lua`; what it means is asked of the core, which it is
+Where it is stored is said at the top of `engines/redis/script/lua/header.lua`; what it means is asked of the core, which it is
 decoded into, so that nothing is computed here that the algorithms compute already.
 """
 
@@ -18,8 +18,8 @@ from headway.core.bucket import BucketLedger
 from headway.core.ledger import FOREVER, Ledger
 from headway.core.spacing import SpacingLedger
 from headway.core.window import WindowLedger
-from headway.engines.redis.ledgers import Stored, decode, unnoted
-from headway.engines.redis.words import META
+from headway.engines.redis.script.codec import Stored, decode, unnoted
+from headway.engines.redis.script.protocol import META
 
 FORMAT = 1
 
@@ -68,7 +68,7 @@ class Meta:
 
 
 @dataclass(slots=True)
-class Sheet:
+class LedgerView:
     """One key's ledgers as they were at `now`: one for each rule of a combined limit.
 
     `lapses` says of each how many of its permits came back without an end.
@@ -196,7 +196,7 @@ def read_key(key: bytes) -> Address | None:
     return Address(root.encode(), key, unquote(name), *texts)
 
 
-def read_sheet(address: Address, dumped: list[Any], limit: bytes | None) -> Sheet | None:
+def read_ledger_view(address: Address, dumped: list[Any], limit: bytes | None) -> LedgerView | None:
     """What `dump.lua` said of a ledger; None if nothing is there, or nothing that this version can read."""
     data, time, *parts = dumped
     meta = None if data is None else Meta.read(data)
@@ -204,7 +204,7 @@ def read_sheet(address: Address, dumped: list[Any], limit: bytes | None) -> Shee
         return None
     text = own_part((limit or b"?").decode(errors="replace"), address.metric)
     now = max(int(unpack_from("<d", time)[0]), meta.last)
-    sheet = Sheet(address, text, meta, now, [], [])
+    view = LedgerView(address, text, meta, now, [], [])
     for value, cooling, out, abandoned in zip(*(iter(parts),) * 4, strict=True):
         if value is None:
             continue
@@ -212,9 +212,9 @@ def read_sheet(address: Address, dumped: list[Any], limit: bytes | None) -> Shee
         # What was written before a loss is void.
         if stored.epoch in (b"", meta.epoch):
             ledger = decode(stored)
-            sheet.ledgers.append(ledger)
-            sheet.lapses.append(int(abandoned or 0) + unnoted(stored, ledger, now))
-    return sheet if sheet.ledgers or address.metric is None else None
+            view.ledgers.append(ledger)
+            view.lapses.append(int(abandoned or 0) + unnoted(stored, ledger, now))
+    return view if view.ledgers or address.metric is None else None
 
 
 def own_part(text: str, metric: str | None) -> str:

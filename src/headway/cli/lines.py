@@ -8,7 +8,7 @@ only when its turn has come and it will be written at once:
   a pipe   is read byte by byte up to the end of the line, where lines are few enough for that (`sparing`)
   others   (and pipes where lines are many) are read in blocks; what was read too many is counted, to be told
 
-Ctrl-C comes between any two instructions, also between reading a line and writing it. The `Brake` lets it in only where
+Ctrl-C comes between any two instructions, also between reading a line and writing it. The `SigintGuard` lets it in only where
 nothing is in hand.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 BLOCK = 1 << 13
 
 
-class Brake:
+class SigintGuard:
     """Ctrl-C, held back until it does no harm: it is raised inside of `with brake:`, and the second one anywhere.
 
     >>> brake = Brake()
@@ -64,7 +64,7 @@ class Brake:
 class Lines:
     """The lines of an open file; one that was seen counts as taken when `done` says so."""
 
-    def __init__(self, file: int, brake: Brake, *, sparing: bool) -> None:
+    def __init__(self, file: int, brake: SigintGuard, *, sparing: bool) -> None:
         self.taken = 0
         self._file = file
         self._brake = brake

@@ -23,11 +23,11 @@ from rich.live import Live
 from rich.text import Text
 
 from headway.cli import INTERRUPTED, STDOUT, mute
-from headway.cli.lines import Brake, Lines, abandoned
+from headway.cli.lines import Lines, SigintGuard, abandoned
 from headway.cli.options import check_picture, write_picture
 from headway.errors import InvalidArgument, InvalidLimit, seconds_text
 from headway.lab.pacer import draw
-from headway.pacer import Pacer
+from headway.pacer.pacer import Pacer
 
 FAILED = 123  # what xargs reports when a command failed
 FEW = 500  # lines a second: reading a pipe byte by byte costs 6 % of a processor then, at 60 bytes a line
@@ -109,7 +109,7 @@ def pace(
     if sys.stdin is None:
         typer.echo("headway: there is no input", err=True)
         raise typer.Exit(1)
-    meter, brake = Meter(pacer), Brake()
+    meter, brake = Meter(pacer), SigintGuard()
     lines = Lines(sys.stdin.fileno(), brake, sparing=pacer.rate <= FEW)
     brake.install()
     try:
@@ -136,7 +136,7 @@ def pace(
     raise typer.Exit(code)
 
 
-def pass_through(pacer: Pacer, meter: Meter, lines: Lines, brake: Brake, sink: BinaryIO) -> int:
+def pass_through(pacer: Pacer, meter: Meter, lines: Lines, brake: SigintGuard, sink: BinaryIO) -> int:
     """Every line, as it is, when its turn has come; a last line without an end stays without."""
     try:
         while lines.more():
@@ -166,7 +166,9 @@ def words_for(command: list[str], line: str) -> list[str]:
     return [*command, line]
 
 
-def run_each(command: list[str], jobs: int, pacer: Pacer, meter: Meter, lines: Lines, brake: Brake) -> int:
+def run_each(
+    command: list[str], jobs: int, pacer: Pacer, meter: Meter, lines: Lines, brake: SigintGuard
+) -> int:
     """The command for every line that is not empty; waits for all that were started, also after Ctrl-C."""
     places = threading.Semaphore(jobs)
     failed: list[int] = []

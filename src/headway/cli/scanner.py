@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headway.cli.sheets import Address, Sheet, matches, order, read_key, read_sheet
+from headway.cli.ledger_view import Address, LedgerView, matches, order, read_key, read_ledger_view
 from headway.engines.redis import Engine, open_engine
-from headway.engines.redis.address import SHARED, is_shared, public
-from headway.engines.redis.scripts import part, plain_script
-from headway.engines.redis.spec import escape
-from headway.engines.redis.wires import TROUBLE
-from headway.engines.redis.words import command
+from headway.engines.redis.client.registry import escape
+from headway.engines.redis.net.address import SHARED, is_shared, public
+from headway.engines.redis.net.connections import CONNECTION_ERRORS
+from headway.engines.redis.script.protocol import command
+from headway.engines.redis.script.scripts import part, plain_script
 from headway.errors import EngineUnavailable, InvalidArgument
 
 RULES = 8
@@ -30,7 +30,7 @@ CHUNK = 50
 """Ledgers that are read in one go."""
 
 
-class Register:
+class LedgerScanner:
     """The ledgers that a server keeps."""
 
     def __init__(self, uri: str, timeout: float = 2.0) -> None:
@@ -51,69 +51,69 @@ class Register:
     # -- talking -----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _wire(self, place: Any) -> Iterator[Any]:
+    def _connection(self, pool: Any) -> Iterator[Any]:
         """A connection; whatever happens to it becomes an error that can be shown."""
-        wire = None
+        connection = None
         try:
-            wire = place.take(0)
-            yield wire
-        except TROUBLE as error:
-            if wire is not None:
-                wire.close()
+            connection = pool.take(0)
+            yield connection
+        except CONNECTION_ERRORS as error:
+            if connection is not None:
+                connection.close()
             raise EngineUnavailable(self.engine.address, str(error) or type(error).__name__) from None
         except BaseException:
-            if wire is not None:
-                wire.close()
+            if connection is not None:
+                connection.close()
             raise
-        place.put_back(wire)
+        pool.put_back(connection)
 
-    def ask(self, place: Any, *commands: bytes) -> list[Any]:
+    def ask(self, pool: Any, *commands: bytes) -> list[Any]:
         """The answers to commands that travel together; what the server refuses is raised."""
         if not commands:
             return []
-        with self._wire(place) as wire:
-            answers = [wire.ask(b"".join(commands)), *(wire.read() for _ in commands[1:])]
+        with self._connection(pool) as connection:
+            answers = [connection.call(b"".join(commands)), *(connection.read() for _ in commands[1:])]
         for answer in answers:
             if isinstance(answer, Exception):
                 raise EngineUnavailable(self.engine.address, str(answer))
         return answers
 
-    def places(self) -> list[Any]:
+    def pools(self) -> list[Any]:
         """All servers that have ledgers: more than one in a cluster."""
-        places: list[Any] = getattr(self.engine, "primaries", self.engine.places)()
-        return places
+        pools: list[Any] = getattr(self.engine, "primaries", self.engine.pools)()
+        return pools
 
-    def place_of(self, key: bytes) -> Any:
+    def pool_of(self, key: bytes) -> Any:
         """The server that has a key: in a cluster, the only one that does not send us elsewhere."""
-        places = self.places()
-        for place in places[:-1]:
-            with self._wire(place) as wire:
-                if not isinstance(wire.ask(command(b"EXISTS", key)), Exception):
-                    return place
-        return places[-1]
+        pools = self.pools()
+        for pool in pools[:-1]:
+            with self._connection(pool) as connection:
+                if not isinstance(connection.call(command(b"EXISTS", key)), Exception):
+                    return pool
+        return pools[-1]
 
     # -- finding -----------------------------------------------------------------------------------------
 
-    def _scan(self, place: Any, cursor: bytes, pattern: bytes) -> tuple[bytes, list[bytes]]:
+    def _scan(self, pool: Any, cursor: bytes, pattern: bytes) -> tuple[bytes, list[bytes]]:
         options = (b"MATCH", pattern, b"COUNT", b"%d" % STEP, b"TYPE", b"hash")
-        ((cursor, keys),) = self.ask(place, command(b"SCAN", cursor, *options))
+        ((cursor, keys),) = self.ask(pool, command(b"SCAN", cursor, *options))
         return cursor, keys
 
     def search(self, most_steps: int | None = STEPS) -> None:
         """Look for keys, from where the last search ended; once around and they are all known."""
         pattern = self.engine.namespace.encode() + b":{*"
         around = []
-        for place in self.places():
-            cursor, steps = self._cursors.get(place, b"0"), 0
+        for pool in self.pools():
+            cursor, steps = self._cursors.get(pool, b"0"), 0
             while most_steps is None or steps < most_steps:
-                cursor, keys = self._scan(place, cursor, pattern)
+                cursor, keys = self._scan(pool, cursor, pattern)
                 steps += 1
                 for key in keys:
                     if key not in self._known and (address := read_key(key)) is not None:
-                        self._known[key] = address, place
+                        self._known[key] = address, pool
                 if cursor == b"0":
                     break
-            self._cursors[place] = cursor
+            self._cursors[pool] = cursor
             around.append(cursor == b"0")
         self.complete = self.complete or all(around)
 
@@ -122,7 +122,7 @@ class Register:
         known = (address for address, _ in self._known.values())
         return sorted((address for address in known if matches(address, wanted)), key=order)
 
-    def of(self, name: str, key: str | None) -> list[Sheet]:
+    def of(self, name: str, key: str | None) -> list[LedgerView]:
         """A limiter's ledgers of a key: in a root of their own, or one for each metric; none if there are none."""
         space, label = self.engine.namespace, escape(name)
         scope = f"{space}:{{{label}}}".encode()
@@ -130,51 +130,51 @@ class Register:
         found = self.read([Address(root, root, name, key, None)])
         if found and found[0].ledgers:
             return found
-        place, cursor = self.place_of(scope), b"0"
+        pool, cursor = self.pool_of(scope), b"0"
         pattern = re.sub(rb"([][*?\\^])", rb"\\\1", scope) + b"/*"
         metrics: dict[bytes, Address] = {}
         while True:
-            cursor, keys = self._scan(place, cursor, pattern)
+            cursor, keys = self._scan(pool, cursor, pattern)
             for address in filter(None, map(read_key, keys)):
                 if address.key == key:
                     metrics[address.place] = address
             if cursor == b"0":
                 return self.read(list(metrics.values())) or found
 
-    def reset(self, sheets: list[Sheet]) -> int:
+    def reset(self, views: list[LedgerView]) -> int:
         """Make the ledgers of one root as new; how many there were, or -1 if it is gone."""
-        root = sheets[0].address.root
-        keys = (root, *(sheet.address.place for sheet in sheets if sheet.address.metric is not None))
+        root = views[0].address.root
+        keys = (root, *(view.address.place for view in views if view.address.metric is not None))
         text = plain_script("reset").text
-        (found,) = self.ask(self.place_of(root), command(b"EVAL", text, b"%d" % len(keys), *keys))
+        (found,) = self.ask(self.pool_of(root), command(b"EVAL", text, b"%d" % len(keys), *keys))
         return int(found)
 
     # -- reading -----------------------------------------------------------------------------------------
 
-    def read(self, addresses: list[Address]) -> list[Sheet]:
+    def read(self, addresses: list[Address]) -> list[LedgerView]:
         """The ledgers at these addresses, as far as they are still there."""
-        sheets: list[Sheet] = []
+        views: list[LedgerView] = []
         by_place: dict[Any, list[Address]] = {}
         for address in addresses:
             known = self._known.get(address.place)
-            place = self.place_of(address.root) if known is None else known[1]
-            by_place.setdefault(place, []).append(address)
-        for place, here in by_place.items():
+            pool = self.pool_of(address.root) if known is None else known[1]
+            by_place.setdefault(pool, []).append(address)
+        for pool, here in by_place.items():
             for start in range(0, len(here), CHUNK):
-                sheets += self._read_some(place, here[start : start + CHUNK])
-        return sorted(sheets, key=lambda sheet: order(sheet.address))
+                views += self._read_some(pool, here[start : start + CHUNK])
+        return sorted(views, key=lambda view: order(view.address))
 
-    def _read_some(self, place: Any, addresses: list[Address]) -> Iterator[Sheet]:
+    def _read_some(self, pool: Any, addresses: list[Address]) -> Iterator[LedgerView]:
         asked = []
         for address in addresses:
             keys = (address.root,) if address.metric is None else (address.root, address.place)
             which = b"%d" % len(keys)
             asked.append(command(b"EVAL_RO", self._dump, which, *keys, *(which,) * RULES))
             asked.append(command(b"HGET", address.root, b"l"))
-        answers = iter(self.ask(place, *asked))
+        answers = iter(self.ask(pool, *asked))
         for address, dumped, limit in zip(addresses, answers, answers, strict=True):
-            sheet = read_sheet(address, dumped, limit)
-            if sheet is None:
+            view = read_ledger_view(address, dumped, limit)
+            if view is None:
                 self._known.pop(address.place, None)
             else:
-                yield sheet
+                yield view

@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.cli.words import count, span
-from headway.demo.score import Score
+from headway.lab.demo.score import Score
 
 if TYPE_CHECKING:
     from headway import Window
-    from headway.demo.crowd import Crowd
+    from headway.lab.demo.crowd import Crowd
 
 BARS = " ▁▂▃▄▅▆▇█"
 ASCII_BARS = " .:-=+*%#"

@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headway.cli.register import STEPS, Register
-from headway.cli.sheets import Sheet
+from headway.cli.ledger_view import LedgerView
+from headway.cli.scanner import STEPS, LedgerScanner
 from headway.cli.words import count
 from headway.errors import EngineUnavailable, HeadwayError, seconds_text
 
@@ -51,15 +51,15 @@ def top(
     """
     console = Console(highlight=False)
     with complaints():
-        register = Register(uri)
+        register = LedgerScanner(uri)
         live = console.is_terminal and not console.is_dumb_terminal and not once and not as_json
-        sheets, more = look(register, wanted, most, STEPS if live else None)
+        views, more = look(register, wanted, most, STEPS if live else None)
     if live:
-        watch(console, register, wanted, most, interval, (sheets, more))
+        watch(console, register, wanted, most, interval, (views, more))
     elif as_json:
-        typer.echo(json.dumps({"ledgers": [as_data(sheet) for sheet in sheets], "more": more}, indent=2))
+        typer.echo(json.dumps({"ledgers": [as_data(view) for view in views], "more": more}, indent=2))
     else:
-        typer.echo(plain(sheets, more))
+        typer.echo(plain(views, more))
 
 
 @contextmanager
@@ -72,28 +72,30 @@ def complaints() -> Iterator[None]:
         raise typer.Exit(1 if isinstance(error, EngineUnavailable) else 2) from None
 
 
-def look(register: Register, wanted: str | None, most: int, steps: int | None) -> tuple[list[Sheet], int]:
+def look(
+    register: LedgerScanner, wanted: str | None, most: int, steps: int | None
+) -> tuple[list[LedgerView], int]:
     """The ledgers that are to be shown, and how many are not."""
     register.search(steps)
     addresses = register.addresses(wanted)
     read = register.read(addresses[:most])
-    with_ledgers = {sheet.address.root for sheet in read if sheet.ledgers}
+    with_ledgers = {view.address.root for view in read if view.ledgers}
     # A root without ledgers says something only while it holds up what is new.
-    sheets = [
-        sheet for sheet in read if sheet.ledgers or (sheet.held_up and sheet.address.root not in with_ledgers)
+    views = [
+        view for view in read if view.ledgers or (view.held_up and view.address.root not in with_ledgers)
     ]
     metered = {address.root for address in addresses if address.metric is not None}
     more = sum(address.metric is not None or address.root not in metered for address in addresses[most:])
-    return sorted(sheets, key=lambda sheet: -sheet.waiting), more
+    return sorted(views, key=lambda view: -view.waiting), more
 
 
 def watch(
     console: Console,
-    register: Register,
+    register: LedgerScanner,
     wanted: str | None,
     most: int,
     interval: float,
-    seen: tuple[list[Sheet], int],
+    seen: tuple[list[LedgerView], int],
 ) -> None:
     """Until Ctrl-C. A server that goes away is waited for, with the last table left standing."""
     trouble = ""
@@ -138,44 +140,44 @@ def ago(ticks: int) -> str:
     return "now" if ticks < 100_000 else f"{span(ticks)} ago"
 
 
-def next_permit(sheet: Sheet) -> str:
+def next_permit(view: LedgerView) -> str:
     """When it comes; while permits are out the least that is known, which mostly is that it is not now."""
-    text, wait = span(sheet.wait), sheet.wait
-    if sheet.exact or not wait:
+    text, wait = span(view.wait), view.wait
+    if view.exact or not wait:
         return text
     return "not known" if wait < TELLING else f">= {text}"
 
 
-def held_up(sheet: Sheet) -> str:
+def held_up(view: LedgerView) -> str:
     """Why nobody is served, and for how long still; or for how long what was lost may still matter."""
-    meta, now = sheet.meta, sheet.now
+    meta, now = view.meta, view.now
     if meta.quarantined > now:
         return f"quarantine {span(meta.quarantined - now)}"
     if meta.paused > now:
         return f"pause {span(meta.paused - now)}"
-    return f"in doubt {span(sheet.in_doubt)}" if sheet.in_doubt else ""
+    return f"in doubt {span(view.in_doubt)}" if view.in_doubt else ""
 
 
-def cells(sheet: Sheet) -> tuple[str, ...]:
+def cells(view: LedgerView) -> tuple[str, ...]:
     """One line of the table."""
     return (
-        sheet.address.label,
-        sheet.address.key or "",
-        sheet.limit,
-        f"{sheet.remaining}/{sheet.capacity}" if sheet.ledgers else "",
-        str(sheet.in_flight or ""),
-        str(sheet.abandoned or ""),
-        str(sheet.waiting or ""),
-        next_permit(sheet),
-        held_up(sheet),
-        ago(sheet.now - sheet.meta.last),
+        view.address.label,
+        view.address.key or "",
+        view.limit,
+        f"{view.remaining}/{view.capacity}" if view.ledgers else "",
+        str(view.in_flight or ""),
+        str(view.abandoned or ""),
+        str(view.waiting or ""),
+        next_permit(view),
+        held_up(view),
+        ago(view.now - view.meta.last),
     )
 
 
-def rows(sheets: Sequence[Sheet]) -> list[tuple[str, ...]]:
+def rows(views: Sequence[LedgerView]) -> list[tuple[str, ...]]:
     """The table, heads first. What was abandoned has a column only where there is any: a terminal is narrow."""
-    table = [HEADS, *map(cells, sheets)]
-    if any(sheet.abandoned for sheet in sheets):
+    table = [HEADS, *map(cells, views)]
+    if any(view.abandoned for view in views):
         return table
     return [row[:ABANDONED] + row[ABANDONED + 1 :] for row in table]
 
@@ -184,11 +186,11 @@ def remark(more: int) -> str:
     return f"and {more:,} more: choose with --filter, or read more with --max" if more else ""
 
 
-def plain(sheets: Sequence[Sheet], more: int) -> str:
+def plain(views: Sequence[LedgerView], more: int) -> str:
     """The table without a terminal."""
-    if not sheets:
+    if not views:
         return "no ledgers"
-    table = rows(sheets)
+    table = rows(views)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(
@@ -201,46 +203,46 @@ def plain(sheets: Sequence[Sheet], more: int) -> str:
 
 
 def picture(
-    console: Console, register: Register, sheets: Sequence[Sheet], more: int, trouble: str = ""
+    console: Console, register: LedgerScanner, views: Sequence[LedgerView], more: int, trouble: str = ""
 ) -> RenderableType:
     """The table on a terminal, no higher than it."""
     room = max(1, console.height - 5)
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    heads, *lines = rows(sheets[:room])
+    heads, *lines = rows(views[:room])
     for number, head in enumerate(heads):
         words = number < WORDS
         table.add_column(head, justify="left" if words else "right", no_wrap=True, overflow="ellipsis")
-    for sheet, line in zip(sheets, lines, strict=False):
-        style = "red" if held_up(sheet) else "yellow" if sheet.waiting else ""
+    for view, line in zip(views, lines, strict=False):
+        style = "red" if held_up(view) else "yellow" if view.waiting else ""
         table.add_row(*map(Text, line), style=style)
-    title = f"{register.engine.address}, {count(len(sheets), 'ledger')}"
+    title = f"{register.engine.address}, {count(len(views), 'ledger')}"
     if not register.complete:
         title += ", still looking"
-    below = trouble or remark(more + max(0, len(sheets) - room))
+    below = trouble or remark(more + max(0, len(views) - room))
     return Group(
         Text(title, style="dim", no_wrap=True, overflow="ellipsis"),
-        table if sheets else Text("no ledgers"),
+        table if views else Text("no ledgers"),
         Text(below, style="red" if trouble else "dim"),
     )
 
 
-def as_data(sheet: Sheet) -> dict[str, Any]:
+def as_data(view: LedgerView) -> dict[str, Any]:
     """The same as JSON can say it; times in seconds."""
-    meta, now = sheet.meta, sheet.now
+    meta, now = view.meta, view.now
     return {
-        "name": sheet.address.name,
-        "metric": sheet.address.metric,
-        "key": sheet.address.key,
-        "limit": sheet.limit,
-        "remaining": sheet.remaining,
-        "capacity": sheet.capacity,
-        "in_flight": sheet.in_flight,
-        "abandoned": sheet.abandoned,
-        "waiting": sheet.waiting,
-        "next_permit": None if sheet.wait is None else sheet.wait / 1e6,
-        "exact": sheet.exact,
+        "name": view.address.name,
+        "metric": view.address.metric,
+        "key": view.address.key,
+        "limit": view.limit,
+        "remaining": view.remaining,
+        "capacity": view.capacity,
+        "in_flight": view.in_flight,
+        "abandoned": view.abandoned,
+        "waiting": view.waiting,
+        "next_permit": None if view.wait is None else view.wait / 1e6,
+        "exact": view.exact,
         "quarantine": max(0, meta.quarantined - now) / 1e6,
         "pause": max(0, meta.paused - now) / 1e6,
-        "in_doubt": sheet.in_doubt / 1e6,
+        "in_doubt": view.in_doubt / 1e6,
         "seen": (now - meta.last) / 1e6,
     }

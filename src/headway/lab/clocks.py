@@ -121,11 +121,11 @@ class TaskClock(Clock):
     async def sleep_async(self, seconds: float) -> None:
         await self._true.sleep_async(seconds)
 
-    async def park_async(self, bell: asyncio.Future[None], until_ns: int | None) -> None:
+    async def park_async(self, waker: asyncio.Future[None], until_ns: int | None) -> None:
         due = None
         if until_ns is not None:
             self._count += 1
             error = self._naps[self._count % len(self._naps)]
             # At least a nanosecond: a sleep that never moves time would be asked for again and again.
             due = max(self._true.now() + 1, self._skewed.when(until_ns) + error)
-        await self._true.park_async(bell, due)
+        await self._true.park_async(waker, due)

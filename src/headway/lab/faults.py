@@ -46,16 +46,16 @@ def picks(rng: Random, table: list[int]) -> Iterator[int]:
     return chain.from_iterable(iter(lambda: map(pick, rng.randbytes(BATCH)), None))
 
 
-def misfortunes(rng: Random, world: World) -> Iterator[Callable[[Request], Fate] | None]:
+def misfortunes(rng: Random, world: World) -> Iterator[Callable[[Request], Fault] | None]:
     """For one request after another what goes wrong, without end; None: nothing."""
     if not world.fault_every or not world.faults:
         return repeat(None)
-    kinds: list[Callable[[Request], Fate] | None] = [FATES[name] for name in world.faults]
+    kinds: list[Callable[[Request], Fault] | None] = [FATES[name] for name in world.faults]
     kinds += [None] * (len(kinds) * (world.fault_every - 1))
     return chain.from_iterable(iter(lambda: rng.choices(kinds, k=BATCH), None))
 
 
-Fate: TypeAlias = tuple[int | None, int, str | BaseException, str]
+Fault: TypeAlias = tuple[int | None, int, str | BaseException, str]
 """When it is noted, when and how its permit ends ("complete", "cancel", "abandon", "drop" or an exception), a name."""
 
 
@@ -82,58 +82,58 @@ class Request:
         return self.t + self.world.timeout
 
 
-def late(request: Request) -> Fate:
+def late(request: Request) -> Fault:
     """Times out here, and arrives later."""
     return (request.delayed(), min(request.timeout(), request.done), "abandon", "timed out")
 
 
-def slow(request: Request) -> Fate:
+def slow(request: Request) -> Fault:
     """The answer takes longer than max_transit."""
     at = request.done + request.world.max_transit + int(request.random() * request.world.per)
     return (request.delayed(), at, "complete", "slow answer")
 
 
-def mute(request: Request) -> Fate:
+def mute(request: Request) -> Fault:
     """It arrives, the answer is lost."""
     return (request.arrive, request.timeout(), "abandon", "answer lost")
 
 
-def lost(request: Request) -> Fate:
+def lost(request: Request) -> Fault:
     """It never arrives."""
     return (None, request.timeout(), "abandon", "request lost")
 
 
-def unsent(request: Request) -> Fate:
+def unsent(request: Request) -> Fault:
     """The permit is cancelled: nothing was sent."""
     return (None, request.t + int(request.random() * request.world.timeout), "cancel", "cancelled")
 
 
-def refused(request: Request) -> Fate:
+def refused(request: Request) -> Fault:
     """An exception that proves that nothing was sent."""
     return (None, request.done, ConnectionRefusedError(), "refused")
 
 
-def torn(request: Request) -> Fate:
+def torn(request: Request) -> Fault:
     """The task is cancelled while its request is under way."""
     return (request.delayed(), request.under_way(), CancelledError(), "task cancelled")
 
 
-def parse(request: Request) -> Fate:
+def parse_limit(request: Request) -> Fault:
     """The answer is there, and raises."""
     return (request.arrive, request.done, ValueError(), "parse error")
 
 
-def crash(request: Request) -> Fate:
+def crash(request: Request) -> Fault:
     """The worker is gone, its permit dropped without an end, its request under way."""
     return (request.delayed(), request.under_way(), "drop", "worker crashed")
 
 
-def tardy(request: Request) -> Fate:
+def tardy(request: Request) -> Fault:
     """The permit is spent long after it was granted."""
     noted = request.delayed()
     return (noted, noted + request.world.back, "complete", "spent late")
 
 
-FATES: dict[str, Callable[[Request], Fate]] = {
-    fate.__name__: fate for fate in (late, slow, mute, lost, unsent, refused, torn, parse, crash, tardy)
+FATES: dict[str, Callable[[Request], Fault]] = {
+    fate.__name__: fate for fate in (late, slow, mute, lost, unsent, refused, torn, parse_limit, crash, tardy)
 }

@@ -27,7 +27,7 @@ from headway.lab.audit import Outcome
 from headway.lab.clocks import BILLION, LocalClock
 from headway.lab.simulate import Simulation, run_world
 from headway.lab.worlds import World, draw
-from headway.limiter import Limiter
+from headway.limiter.limiter import Limiter
 
 
 class ShortGap(WindowLedger):
@@ -56,7 +56,7 @@ class MintOnCancel(WindowLedger):
         limit = self.rule.limit
         assert isinstance(limit, Window)
         more = Window(self.rule.capacity + cost, per=f"{limit.per_ns}ns", remote=limit.remote)
-        self.adopt(WindowRule(more, *self.told), now)
+        self.reconfigure(WindowRule(more, *self.told), now)
 
     told: tuple[int, float] = (1, 0)
 

@@ -25,14 +25,14 @@ from headway.core.remote import gap_ns
 from headway.lab.audit import Verdict, audit, fullest
 from headway.lab.clocks import BILLION, TaskClock
 from headway.lab.worlds import World
-from headway.limiter import Limiter
+from headway.limiter.limiter import Limiter
 from headway.testing import ManualClock
 from headway.testing.loop import VirtualLoop
 
 EPOCH_NS = 1_700_000_000 * BILLION
 LONG = 1e6
 
-Gate = Callable[[], Any]  # an async context manager around one request
+PacerCore = Callable[[], Any]  # an async context manager around one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Crowd:
         self.arrivals: list[int] = []
         self.last = 0
 
-    async def worker(self, gate: Gate) -> None:
+    async def worker(self, gate: PacerCore) -> None:
         while len(self.arrivals) < self.world.events:
             async with gate():
                 self.last = self.true.now()
@@ -73,7 +73,7 @@ class Crowd:
                 self.arrivals.append(self.last + out)
                 await self.true.sleep_async((out + back) / BILLION)
 
-    async def main(self, enter: Callable[[World, ManualClock], Gate]) -> None:
+    async def main(self, enter: Callable[[World, ManualClock], PacerCore]) -> None:
         gate = enter(self.world, self.true)
         workers = [asyncio.ensure_future(self.worker(gate)) for _ in range(self.world.workers)]
         await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
@@ -140,7 +140,7 @@ def virtual(true: ManualClock, modules: tuple[str, ...]) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def once(acquire: Callable[[], Awaitable[Any]]) -> Gate:
+def once(acquire: Callable[[], Awaitable[Any]]) -> PacerCore:
     """A gate that is passed, and left without a word: most libraries do not care when a request ends."""
 
     @asynccontextmanager
@@ -151,26 +151,26 @@ def once(acquire: Callable[[], Awaitable[Any]]) -> Gate:
     return gate
 
 
-def _headway(world: World, true: ManualClock) -> Gate:
+def _headway(world: World, true: ManualClock) -> PacerCore:
     clock = TaskClock(true, world.local_clock(), world.le_ppm, [0])
     return Limiter(world.limit(), clock=clock).hold
 
 
-def _headway_local(world: World, true: ManualClock) -> Gate:
+def _headway_local(world: World, true: ManualClock) -> PacerCore:
     """headway without `remote`: the exact sliding log of what was sent, to show what the gap is for."""
     clock = TaskClock(true, world.local_clock(), world.le_ppm, [0])
     return Limiter(f"{world.n}/{world.per}ns", clock=clock).hold
 
 
-def _aiolimiter(world: World, _: ManualClock) -> Gate:
+def _aiolimiter(world: World, _: ManualClock) -> PacerCore:
     return once(importlib.import_module("aiolimiter").AsyncLimiter(world.n, world.per / BILLION).acquire)
 
 
-def _asynciolimiter(world: World, _: ManualClock) -> Gate:
+def _asynciolimiter(world: World, _: ManualClock) -> PacerCore:
     return once(importlib.import_module("asynciolimiter").StrictLimiter(world.n * BILLION / world.per).wait)
 
 
-def _limits(world: World, true: ManualClock) -> Gate:
+def _limits(world: World, true: ManualClock) -> PacerCore:
     limits = importlib.import_module("limits")
     seconds = max(1, round(world.per / BILLION))
     item = limits.RateLimitItemPerSecond(world.n, seconds)
@@ -188,14 +188,14 @@ def _limits(world: World, true: ManualClock) -> Gate:
     return once(acquire)
 
 
-def _pyrate(world: World, _: ManualClock) -> Gate:
+def _pyrate(world: World, _: ManualClock) -> PacerCore:
     pyrate = importlib.import_module("pyrate_limiter")
     limiter = pyrate.Limiter(pyrate.Rate(world.n, max(1, world.per // 1_000_000)))
     return once(lambda: limiter.try_acquire_async("lab"))
 
 
-def _throttled(using: str) -> Callable[[World, ManualClock], Gate]:
-    def enter(world: World, _: ManualClock) -> Gate:
+def _throttled(using: str) -> Callable[[World, ManualClock], PacerCore]:
+    def enter(world: World, _: ManualClock) -> PacerCore:
         throttled = importlib.import_module("throttled.asyncio")
         duration = importlib.import_module("datetime").timedelta(seconds=max(1, round(world.per / BILLION)))
         quota = throttled.rate_limiter.per_duration(duration, world.n, world.n)
@@ -209,7 +209,7 @@ def _throttled(using: str) -> Callable[[World, ManualClock], Gate]:
 
 _THROTTLED = ("throttled.utils", "throttled.store.memory", "throttled.asyncio.store.memory")
 
-PEERS: dict[str, tuple[Callable[[World, ManualClock], Gate], tuple[str, ...]]] = {
+PEERS: dict[str, tuple[Callable[[World, ManualClock], PacerCore], tuple[str, ...]]] = {
     "headway": (_headway, ()),
     "headway without remote": (_headway_local, ()),
     "aiolimiter": (_aiolimiter, ("aiolimiter.leakybucket",)),

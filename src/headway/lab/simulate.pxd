@@ -13,7 +13,7 @@ cdef class Simulation:
     cdef readonly Skewed local
     cdef readonly Ledger ledger
     cdef readonly long long cost, granted, pushed, restart_at, resting, waiting
-    cdef readonly bint calm, clairvoyant, keen, public
+    cdef readonly bint uncontended, clairvoyant, keen, public
 
     @cython.locals(clock=LocalClock, events=cython.longlong, heap=list, local=Skewed, steady=cython.bint)
     cpdef run(self)

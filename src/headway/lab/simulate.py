@@ -24,10 +24,10 @@ from headway.core.limits import Window
 from headway.core.remote import gap_ns
 from headway.lab.audit import Outcome, audit
 from headway.lab.clocks import LocalClock
-from headway.lab.fates import Fate, Request, latencies, misfortunes, nap_errors, picks
+from headway.lab.faults import Fault, Request, latencies, misfortunes, nap_errors, picks
 from headway.lab.worlds import World
-from headway.limiter import Limiter
-from headway.permit import Permit
+from headway.limiter.limiter import Limiter
+from headway.limiter.permits import Permit
 
 NEVER = 1 << 200
 
@@ -63,9 +63,37 @@ def run_world(
 class Simulation:
     # More fields than a dict shares between objects, and all of them are looked at for every request.
     __slots__ = (
-        "alarm", "arrivals", "ask", "build", "busy", "calm", "clairvoyant", "clock", "cost", "draws", "gap", "granted",
-        "heap", "keen", "key", "ledger", "limit", "limiter", "local", "log", "naps", "public", "pushed", "random",
-        "ready", "request", "restart_at", "resting", "t", "waiting", "world",
+        "alarm",
+        "arrivals",
+        "ask",
+        "build",
+        "busy",
+        "clairvoyant",
+        "clock",
+        "cost",
+        "draws",
+        "gap",
+        "granted",
+        "heap",
+        "keen",
+        "key",
+        "ledger",
+        "limit",
+        "limiter",
+        "local",
+        "log",
+        "naps",
+        "public",
+        "pushed",
+        "random",
+        "ready",
+        "request",
+        "restart_at",
+        "resting",
+        "t",
+        "uncontended",
+        "waiting",
+        "world",
     )  # fmt: skip
 
     def __init__(self, world: World, build: Build, trace: bool) -> None:
@@ -88,7 +116,7 @@ class Simulation:
         self.resting = 0
         self.alarm = self.ready = NEVER  # when the head of the line wakes, and what our clock shows then
         # Whether the head of the line sleeps until a time that no completion can bring forward.
-        self.calm = False
+        self.uncontended = False
         self.busy = 0
         self.arrivals: list[int] = []
         self.log: list[tuple[int, int | None, int, str]] | None = [] if trace else None
@@ -107,7 +135,7 @@ class Simulation:
 
     def _open(self, start: str) -> None:
         self.limiter = self.build(self.world, self.limit, self.clock, start)
-        self.ledger = self.limiter._book.first.look(self.key)
+        self.ledger = self.limiter._store.first.peek(self.key)
         assert self.ledger.get_rule().held
         self.ask: Callable[[], Any] = self.limiter.try_acquire
         if self.key is not None or self.cost > 1:
@@ -142,7 +170,7 @@ class Simulation:
                     self.waiting += 1
                 else:
                     self._next()
-            if self.waiting and not self.calm:
+            if self.waiting and not self.uncontended:
                 self.serve()
         self._forget()
         return Outcome(
@@ -169,11 +197,11 @@ class Simulation:
         while self.waiting:
             if key is not None:
                 # An idle key may have been forgotten, and opened again by the last grant.
-                ledger = self.limiter._book.first.look(key)
+                ledger = self.limiter._store.first.peek(key)
             wait = ledger.wait(now, cost)
             if wait:
-                sure = ledger.sure(now, cost)
-                self.calm = sure == wait
+                sure = ledger.latest_wait(now, cost)
+                self.uncontended = sure == wait
                 if now + sure < self.ready:
                     self._sleep(now + sure)
                 return
@@ -208,7 +236,7 @@ class Simulation:
 
     def _wake(self, _: Any) -> None:
         self.alarm = self.ready = NEVER
-        self.calm = False
+        self.uncontended = False
 
     def dispatch(self, permit: Any) -> None:
         """Spend a permit that was granted now: decide when it arrives, how it ends, and when."""
@@ -233,7 +261,7 @@ class Simulation:
         if self.log is not None:
             self.log.append((t, arrive, done, "completed"))
 
-    def _suffer(self, permit: Any, misfortune: Callable[[Request], Fate], arrive: int, done: int) -> None:
+    def _suffer(self, permit: Any, misfortune: Callable[[Request], Fault], arrive: int, done: int) -> None:
         request = self.request
         request.t, request.arrive, request.done = self.t, arrive, done
         noted, at, end, name = misfortune(request)
@@ -256,7 +284,7 @@ class Simulation:
 
     def _cancel(self, permit: Any) -> None:
         permit.cancel()
-        self.calm = False
+        self.uncontended = False
         self._next()
 
     def _abandon(self, permit: Any) -> None:
@@ -265,7 +293,7 @@ class Simulation:
 
     def _raise(self, what: tuple[Any, BaseException]) -> None:
         what[0].finish(what[1])
-        self.calm = False
+        self.uncontended = False
         self._next()
 
     def _drop(self, what: list[Any]) -> None:
@@ -293,7 +321,7 @@ class Simulation:
         """The process is gone with all it knew; what it sent is still under way."""
         self._forget()
         self.alarm = self.ready = NEVER
-        self.calm = False
+        self.uncontended = False
         self.waiting, self.resting = self.world.workers, 0
         if self.world.bursts:
             self._burst(None)
@@ -305,4 +333,4 @@ class Simulation:
             if isinstance(what, Permit):
                 what.complete()
         self.heap.clear()
-        self.limiter._book.spare = None  # it may still know a permit whose worker crashed
+        self.limiter._store.spare = None  # it may still know a permit whose worker crashed

@@ -16,7 +16,7 @@ from typing import Any
 from headway.lab.audit import Verdict, audit
 from headway.lab.clocks import TaskClock
 from headway.lab.worlds import World
-from headway.limiter import Limiter
+from headway.limiter.limiter import Limiter
 from headway.testing import ManualClock, run
 
 PATIENCE = 400
@@ -50,8 +50,8 @@ class Crew:
             raise rng.choice((ValueError, TimeoutError, OSError))
 
     async def _pass(self, ns: int) -> None:
-        bell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        await self.true.park_async(bell, self.true.now() + ns)
+        waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self.true.park_async(waker, self.true.now() + ns)
 
     async def main(self) -> None:
         """Keep so many workers alive, and cancel one of them at random moments."""

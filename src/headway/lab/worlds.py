@@ -18,7 +18,7 @@ from typing import Any
 from headway.core.limits import Window
 from headway.core.remote import Remote
 from headway.lab.clocks import BILLION, Skewed
-from headway.lab.fates import FATES
+from headway.lab.faults import FATES
 
 FAULTS = tuple(FATES)
 
@@ -53,7 +53,7 @@ class World:
     out_more: int = 0
     back_more: int = 0
     spread: str = "even"
-    # what goes wrong: one fault in so many requests (0: none), and which (`headway.lab.fates`)
+    # what goes wrong: one fault in so many requests (0: none), and which (`headway.lab.faults`)
     fault_every: int = 0
     faults: tuple[str, ...] = ()
     timeout: int = BILLION

@@ -98,16 +98,16 @@ def virtual_time(clock: ManualClock | None = None) -> Block[ManualClock]:
     """
 
     def enter(stack: ExitStack) -> ManualClock:
-        from headway import gates
         from headway.engines import memory
+        from headway.pacer import lifecycle
 
         now = ManualClock(autojump=True) if clock is None else clock
         # Undone from the bottom up: first the old clock, then the ledgers and pools that are written in its time.
         stack.callback(memory.bring_back, memory.set_aside())
         pools: list[Any] = []
-        stack.callback(gates.bring_back, pools)
+        stack.callback(lifecycle.bring_back, pools)
         stack.callback(substitute_system_clock, substitute_system_clock(now))
-        pools += gates.set_aside(now.now())
+        pools += lifecycle.set_aside(now.now())
         _clocks.append(now)
         stack.callback(_clocks.pop)
         return now
@@ -125,13 +125,13 @@ def disabled() -> Block[None]:
     """
 
     def enter(stack: ExitStack) -> None:
-        from headway import gates
         from headway.engines import memory
+        from headway.pacer import lifecycle
 
         before = memory.set_disabled(True)
-        stack.callback(gates.set_disabled, before)
+        stack.callback(lifecycle.set_disabled, before)
         stack.callback(memory.set_disabled, before)
-        gates.set_disabled(True)
+        lifecycle.set_disabled(True)
 
     return Block(enter)
 

@@ -28,7 +28,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from headway.clock import SECOND, Clock, ring
+from headway.clock import SECOND, Clock, wake
 from headway.errors import InvalidArgument
 from headway.testing.alarms import NEVER, Alarms, Seconds, to_ns
 from headway.testing.crew import SLICE, Crew
@@ -188,41 +188,41 @@ class ManualClock(Clock):
         """Suspend this task until exactly so much time has passed on this clock."""
         await self.park_async(asyncio.get_running_loop().create_future(), self._now + to_ns(seconds))
 
-    def park(self, bell: LockType, until_ns: int | None) -> None:
-        self._wait(bell, until_ns)
+    def park(self, waker: LockType, until_ns: int | None) -> None:
+        self._wait(waker, until_ns)
 
-    async def park_async(self, bell: asyncio.Future[None], until_ns: int | None) -> None:
+    async def park_async(self, waker: asyncio.Future[None], until_ns: int | None) -> None:
         if until_ns is None:
-            await bell
+            await waker
             return
         with self._lock:
             late = until_ns <= self._now
-            alarm = None if late else self._alarms.add(until_ns, lambda: _ring_anywhere(bell))
+            alarm = None if late else self._alarms.add(until_ns, lambda: _ring_anywhere(waker))
         if alarm is None:
-            ring(bell)
+            wake(waker)
             await asyncio.sleep(0)
             return
-        watch = self._watch(bell.get_loop())
+        watch = self._watch(waker.get_loop())
         try:
-            await bell
+            await waker
         finally:
             with self._lock:
                 self._alarms.cancel(alarm)
             if watch is not None:
                 watch.leave()
 
-    def _wait(self, bell: LockType | None, until_ns: int | None) -> None:
+    def _wait(self, waker: LockType | None, until_ns: int | None) -> None:
         nudge = threading.Lock()
         nudge.acquire()
         with self._lock:
             due = NEVER if until_ns is None else until_ns
-            if due <= self._now or (bell is not None and bell.acquire(blocking=False)):
+            if due <= self._now or (waker is not None and waker.acquire(blocking=False)):
                 return
             alarm = self._alarms.add(due, nudge.release, is_thread=True)
-            self._crew.lie_down(lambda: alarm.rung or (bell is not None and not bell.locked()))
+            self._crew.lie_down(lambda: alarm.rung or (waker is not None and not waker.locked()))
         look = _FIRST_LOOK
         try:
-            while not alarm.rung and (bell is None or bell.locked()):
+            while not alarm.rung and (waker is None or waker.locked()):
                 wait = self._try_jump() if self.autojump else None
                 if wait != 0:
                     nudge.acquire(timeout=look if wait is None else min(look, wait))
@@ -231,8 +231,8 @@ class ManualClock(Clock):
             with self._lock:
                 self._alarms.cancel(alarm)
                 # Taken only now: a thread that held its own bell and was not yet up would look like a sleeper.
-                if bell is not None:
-                    bell.acquire(blocking=False)
+                if waker is not None:
+                    waker.acquire(blocking=False)
                 self._crew.get_up()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> Watch | None:
@@ -246,13 +246,13 @@ class ManualClock(Clock):
         return watch
 
 
-def _ring_anywhere(bell: asyncio.Future[None]) -> None:
+def _ring_anywhere(waker: asyncio.Future[None]) -> None:
     """Ring from the loop's own thread or from another; nobody is left to hear it where the loop is closed."""
-    loop = bell.get_loop()
+    loop = waker.get_loop()
     if asyncio._get_running_loop() is loop:
-        ring(bell)
+        wake(waker)
     elif not loop.is_closed():
-        loop.call_soon_threadsafe(ring, bell)
+        loop.call_soon_threadsafe(wake, waker)
 
 
 def _wall_ns(wall: float | datetime) -> int:

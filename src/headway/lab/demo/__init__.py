@@ -2,5 +2,5 @@
 
 `api` is the API (its own process, its own clock), `host` starts it and talks to it, `crowd` has the workers and what
 they saw, `token_bucket` the usual way to throttle them, `score` the figures. `headway demo` puts them on the screen;
-`python -m headway.demo.soak` holds 200 tasks and 32 threads against the same API for longer.
+`python -m headway.lab.demo.soak` holds 200 tasks and 32 threads against the same API for longer.
 """

@@ -2,7 +2,7 @@
 
 Run in a process of its own, on a loopback port that it prints:
 
-    python -m headway.demo.api COUNT PER_NS LATENCY_NS SEED
+    python -m headway.lab.demo.api COUNT PER_NS LATENCY_NS SEED
 
 It answers 200, or 429 with `Retry-After` to whoever is too fast, and `/report` tells how many that were. Its clock is
 what clocks of other machines are: coarse, and a little slow. Requests reach it late and answers come back late, by

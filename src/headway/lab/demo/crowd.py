@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from headway.demo.api import Report
-from headway.demo.host import Answer, Connection
+from headway.lab.demo.api import Report
+from headway.lab.demo.host import Answer, Connection
 
 LOOK_EVERY = 0.1
 LONGEST_DRAIN = 5.0
@@ -17,7 +17,7 @@ LONGEST_DRAIN = 5.0
 Call = Callable[[Connection, float], Awaitable[Answer]]
 
 
-class Gate(Protocol):
+class PacerCore(Protocol):
     """A decorator that holds calls back."""
 
     def __call__(self, call: Call, /) -> Call: ...
@@ -36,7 +36,7 @@ class Visit:
 class Crowd:
     """Workers of one gate: each asks, waits for its turn, calls, and asks again."""
 
-    def __init__(self, name: str, gate: Gate, port: int, workers: int) -> None:
+    def __init__(self, name: str, gate: PacerCore, port: int, workers: int) -> None:
         self.name = name
         self.visits: list[Visit] = []
         self.report = Report()

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headway.demo.api import Report
+from headway.lab.demo.api import Report
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -24,7 +24,7 @@ class ApiProcess:
         numbers = [limit.count, limit.per_ns, latency_ns, seed]
         # -P: a random.py in the current folder is not ours. A session of its own: Ctrl-C is for us, and we end it.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "headway.demo.api", *map(str, numbers)],
+            [sys.executable, "-P", "-m", "headway.lab.demo.api", *map(str, numbers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

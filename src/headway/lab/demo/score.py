@@ -17,7 +17,7 @@ from headway.core.remote import gap_ns
 
 if TYPE_CHECKING:
     from headway import Window
-    from headway.demo.crowd import Crowd, Visit
+    from headway.lab.demo.crowd import Crowd, Visit
 
 
 class Score:

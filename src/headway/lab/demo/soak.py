@@ -1,6 +1,6 @@
 """Tasks and threads together, through one limiter, against the strict API in its own process.
 
-    python -m headway.demo.soak --seconds 20
+    python -m headway.lab.demo.soak --seconds 20
 
 Prints how much of the ceiling was used and how many calls were answered 429, and exits with 1 if any was.
 """
@@ -17,12 +17,12 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 
-from headway import Closed, Limiter, Remote, SystemClock, Window, throttle
+from headway import Limiter, LimiterClosed, Remote, SystemClock, Window, throttle
 from headway.core.remote import gap_ns
-from headway.demo.api import Report
-from headway.demo.crowd import Visit
-from headway.demo.host import Answer, ApiProcess, Connection
-from headway.demo.score import busy
+from headway.lab.demo.api import Report
+from headway.lab.demo.crowd import Visit
+from headway.lab.demo.host import Answer, ApiProcess, Connection
+from headway.lab.demo.score import busy
 
 TASKS, THREADS = 200, 32
 LATENCY_NS = 60_000_000
@@ -88,14 +88,14 @@ class Soak:
             try:
                 while True:
                     self._call(connection, time.monotonic())
-            except Closed:
+            except LimiterClosed:
                 pass
 
     async def _task(self, connection: Connection) -> None:
         try:
             while True:
                 await self._call_async(connection, time.monotonic())
-        except Closed:
+        except LimiterClosed:
             pass
 
     async def run(self, seconds: float) -> Result:
@@ -145,7 +145,7 @@ def soak(seconds: float, count: int = 100, seed: int = 0, allowed: int | None = 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m headway.demo.soak")
+    parser = argparse.ArgumentParser(prog="python -m headway.lab.demo.soak")
     parser.add_argument("--seconds", type=float, default=20, help="how long (20)")
     parser.add_argument("--count", type=int, default=100, help="what the API allows in any second (100)")
     parser.add_argument(
