@@ -10,54 +10,54 @@ The layout, from the bottom: `core` holds every algorithm as a pure state machin
 you call. `testing` has clocks that you can turn.
 """
 
-from headway import _form  # noqa: F401 - first of all: it decides which form of the others is loaded
+from headway import _pure  # noqa: F401 - first of all: it decides which form of the others is loaded
 from headway.calibrate import calibrate
 from headway.clock import Clock, SystemClock, compiled
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
-from headway.core.notation import parse
+from headway.core.notation import parse_limit
 from headway.core.remote import Remote
 from headway.engines import Engine, redis_engine
 from headway.errors import (
-    Closed,
     HeadwayError,
+    LimiterClosed,
     LimitMismatch,
     PermitFinished,
     RateLimited,
 )
-from headway.events import Event
-from headway.limiter import Limiter
-from headway.pacer import Pacer
-from headway.permit import Permit
-from headway.status import Denied, Stats, Status
-from headway.throttle import throttle
+from headway.events import LimiterEvent
+from headway.limiter.limiter import Limiter
+from headway.limiter.permits import Permit
+from headway.pacer.pacer import Pacer
+from headway.status import Denied, LimiterStats, Status
+from headway.throttle.decorator import throttle
 
 __all__ = [
     "AllOf",
     "Bucket",
     "Clock",
-    "Closed",
     "Concurrency",
     "Denied",
     "Engine",
-    "Event",
     "FixedWindow",
     "HeadwayError",
     "Limit",
     "LimitMismatch",
     "Limiter",
+    "LimiterClosed",
+    "LimiterEvent",
+    "LimiterStats",
     "Pacer",
     "Permit",
     "PermitFinished",
     "RateLimited",
     "Remote",
     "Spacing",
-    "Stats",
     "Status",
     "SystemClock",
     "Window",
     "calibrate",
     "compiled",
-    "parse",
+    "parse_limit",
     "redis_engine",
     "throttle",
 ]

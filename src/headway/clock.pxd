@@ -5,12 +5,12 @@ cimport cython
 cdef class Clock:
     cpdef long long now(self)
     cpdef long long wall(self)
-    cpdef park(self, bell, until_ns)
+    cpdef park(self, waker, until_ns)
 
 
 cdef class SystemClock(Clock):
     @cython.locals(until=cython.longlong, left=cython.double)
-    cpdef park(self, bell, until_ns)
+    cpdef park(self, waker, until_ns)
 
 
 cdef Clock substitute

@@ -73,27 +73,27 @@ class Clock:
         """Suspend this task for about so long."""
         raise NotImplementedError
 
-    def park(self, bell: LockType, until_ns: int | None) -> None:
+    def park(self, waker: LockType, until_ns: int | None) -> None:
         """Sleep until `until_ns` (None: no end) or until `bell` is released, whichever comes first.
 
         A clock that can only sleep is asked for short naps, between which the bell is looked at.
         """
-        while not bell.acquire(blocking=False):
+        while not waker.acquire(blocking=False):
             left = SLICE if until_ns is None else min(SLICE, (until_ns - self.now()) / SECOND)
             if left <= 0:
                 return
             self.sleep(left)
 
-    async def park_async(self, bell: asyncio.Future[None], until_ns: int | None) -> None:
+    async def park_async(self, waker: asyncio.Future[None], until_ns: int | None) -> None:
         """The same for a task: until `until_ns` or until `bell` has a result."""
         import asyncio
 
         if until_ns is None:
-            await bell
+            await waker
             return
         nap = asyncio.ensure_future(self.sleep_async(max(0.0, (until_ns - self.now()) / SECOND)))
         try:
-            await asyncio.wait((bell, nap), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((waker, nap), return_when=asyncio.FIRST_COMPLETED)
         finally:
             nap.cancel()
 
@@ -130,27 +130,27 @@ class SystemClock(Clock):
         else:
             await asyncio.sleep(seconds)
 
-    def park(self, bell: LockType, until_ns: int | None) -> None:
+    def park(self, waker: LockType, until_ns: int | None) -> None:
         if substitute is not None:
-            substitute.park(bell, until_ns)
+            substitute.park(waker, until_ns)
         elif until_ns is None:
-            bell.acquire()
+            waker.acquire()
         else:
             until = until_ns
             left = (until - monotonic()) / 1e9
             if left > 0:
-                bell.acquire(True, min(left, LONGEST_SLEEP))
+                waker.acquire(True, min(left, LONGEST_SLEEP))
 
-    async def park_async(self, bell: asyncio.Future[None], until_ns: int | None) -> None:
+    async def park_async(self, waker: asyncio.Future[None], until_ns: int | None) -> None:
         if substitute is not None:
-            await substitute.park_async(bell, until_ns)
+            await substitute.park_async(waker, until_ns)
             return
         timer = None
         if until_ns is not None:
             left = (until_ns - monotonic()) / SECOND
-            timer = bell.get_loop().call_later(min(max(left, 0.0), LONGEST_SLEEP), ring, bell)
+            timer = waker.get_loop().call_later(min(max(left, 0.0), LONGEST_SLEEP), wake, waker)
         try:
-            await bell
+            await waker
         finally:
             if timer is not None:
                 timer.cancel()
@@ -192,9 +192,9 @@ def monotonic() -> int:
     return monotonic_ns()
 
 
-def ring(bell: asyncio.Future[None]) -> None:
-    if not bell.done():
-        bell.set_result(None)
+def wake(waker: asyncio.Future[None]) -> None:
+    if not waker.done():
+        waker.set_result(None)
 
 
 def substitute_system_clock(clock: Clock | None) -> Clock | None:

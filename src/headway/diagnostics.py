@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headway.core.window import WindowRule
 
 if TYPE_CHECKING:
-    from headway.engines.memory import Book
+    from headway.engines.memory import MemoryStore
 
 LONG_WAIT_NS = 60_000_000_000
 """What is waited for longer than this is logged."""
@@ -19,15 +19,15 @@ ENOUGH = 256
 """So many permits must have ended before their average says anything."""
 
 
-def describe(book: Book) -> str:
+def describe(store: MemoryStore) -> str:
     """How a person would call the limiter of this book."""
-    limits = "; ".join(str(shelf.rule.limit) for shelf in book.shelves)
-    return f"limiter '{limits}'" if book.name is None else f"limiter {book.name!r} ('{limits}')"
+    limits = "; ".join(str(keyed.rule.limit) for keyed in store.keyed_ledgers)
+    return f"limiter '{limits}'" if store.name is None else f"limiter {store.name!r} ('{limits}')"
 
 
-def warn_once(book: Book, what: str, message: str) -> None:
-    if what not in book.warned:
-        book.warned.add(what)
+def warn_once(store: MemoryStore, what: str, message: str) -> None:
+    if what not in store.warned:
+        store.warned.add(what)
         warnings.warn(message, RuntimeWarning, stacklevel=outside())
 
 
@@ -39,63 +39,65 @@ def outside() -> int:
     return level
 
 
-def warn_forked(book: Book) -> None:
+def warn_forked(store: MemoryStore) -> None:
     """Parent and child each keep the whole limit now."""
     warn_once(
-        book,
+        store,
         "fork",
-        f"{describe(book)} was forked: parent and child now keep the limit each on its own, so together they allow "
+        f"{describe(store)} was forked: parent and child now keep the limit each on its own, so together they allow "
         "twice as much: give each its share, or share one ledger (engine='embedded://DIR')",
     )
 
 
-def warn_blocking(book: Book) -> None:
+def warn_blocking(store: MemoryStore) -> None:
     """A thread sleeps in which an event loop runs."""
     warn_once(
-        book,
+        store,
         "block",
-        f"a blocking verb of {describe(book)} has to wait inside a running event loop and stops all its tasks: "
+        f"a blocking verb of {describe(store)} has to wait inside a running event loop and stops all its tasks: "
         "use `await limiter.acquire_async()` or `async with limiter:`",
     )
 
 
-def notice_wait(book: Book, waited_ns: int) -> None:
+def notice_wait(store: MemoryStore, waited_ns: int) -> None:
     """Somebody has got its permit after so long; nothing is wrong with that, but it may not be expected."""
-    if waited_ns > LONG_WAIT_NS and "wait" not in book.warned:
-        book.warned.add("wait")
+    if waited_ns > LONG_WAIT_NS and "wait" not in store.warned:
+        store.warned.add("wait")
         logging.getLogger("headway").warning(
             "%s: a permit was waited for %.3g s; this is said once, on_event tells of each wait",
-            describe(book),
+            describe(store),
             waited_ns / 1e9,
         )
 
 
-def check_health(book: Book, tick_ns: int = 1) -> None:
+def check_health(store: MemoryStore, tick_ns: int = 1) -> None:
     """Look at what has ended so far; by rules that reckon in ticks of so many nanoseconds."""
     # Of other kinds, an abandoned permit is as good as a completed one.
-    windows = [shelf.rule for shelf in book.shelves if isinstance(shelf.rule, WindowRule) and shelf.rule.held]
-    if not windows or book.ended < ENOUGH:
+    windows = [
+        keyed.rule for keyed in store.keyed_ledgers if isinstance(keyed.rule, WindowRule) and keyed.rule.held
+    ]
+    if not windows or store.ended < ENOUGH:
         return
-    if book.abandoned * 100 > book.ended:
+    if store.abandoned * 100 > store.ended:
         warn_once(
-            book,
+            store,
             "abandoned",
-            f"{book.abandoned} of {book.ended} permits of {describe(book)} were abandoned, and each counts until "
+            f"{store.abandoned} of {store.ended} permits of {describe(store)} were abandoned, and each counts until "
             "max_transit is over: end permits explicitly, or say which errors prove an answer (answered=) or that "
             "nothing was sent (not_sent=)",
         )
-    completed = book.ended - book.abandoned
+    completed = store.ended - store.abandoned
     if completed < ENOUGH:
         return
-    mean_ns = book.flight_ns // completed
+    mean_ns = store.flight_ns // completed
     for rule in windows:
         per_ns: int = rule.limit.per_ns  # type: ignore[attr-defined]
         cycle_ns = rule.gap * tick_ns + min(mean_ns, rule.transit * tick_ns)
         if 10 * per_ns < 9 * cycle_ns:
             warn_once(
-                book,
+                store,
                 "latency",
-                f"answers take {mean_ns / 1e9:.3g} s, so {describe(book)} reaches {per_ns / cycle_ns:.0%} of its "
+                f"answers take {mean_ns / 1e9:.3g} s, so {describe(store)} reaches {per_ns / cycle_ns:.0%} of its "
                 "rate at most: complete permits when the headers are there, give a smaller max_transit, or use a "
                 "Bucket",
             )

@@ -12,13 +12,13 @@ import pickle
 from typing import Any
 
 __all__ = [
-    "Closed",
     "EngineUnavailable",
     "HeadwayError",
     "InvalidArgument",
     "InvalidKey",
     "InvalidLimit",
     "LimitMismatch",
+    "LimiterClosed",
     "NotPromised",
     "PermitExpired",
     "PermitFinished",
@@ -142,10 +142,10 @@ class RateLimited(HeadwayError):
         return ""
 
 
-class Closed(HeadwayError):
+class LimiterClosed(HeadwayError):
     """The limiter was closed, before the call or while it waited.
 
-    >>> print(Closed("api"))
+    >>> print(LimiterClosed("api"))
     limiter 'api' is closed
     """
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headway.clock import Clock
-    from headway.core.line import Ticket
-    from headway.permit import Permit
+    from headway.core.wait_queue import Ticket
+    from headway.limiter.permits import Permit
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LimiterEvent:
     """What `on_event` is told: small, and made only when somebody listens.
 
     >>> from headway import Limiter
@@ -32,32 +32,32 @@ class Event:
     seconds: float | None = None
 
 
-class Listener:
+class EventEmitter:
     """Turns what happens at the desk into events."""
 
     __slots__ = ("_clock", "_name", "_tell")
 
-    def __init__(self, tell: Callable[[Event], object], name: str | None, clock: Clock) -> None:
+    def __init__(self, tell: Callable[[LimiterEvent], object], name: str | None, clock: Clock) -> None:
         self._tell = tell
         self._name = name
         self._clock = clock
 
-    def tell(self, kind: str, key: Any, cost: Any, seconds: float | None = None) -> None:
-        self._tell(Event(kind, self._name, key, cost, seconds))
+    def emit(self, kind: str, key: Any, cost: Any, seconds: float | None = None) -> None:
+        self._tell(LimiterEvent(kind, self._name, key, cost, seconds))
 
-    def tell_wait(self, permit: Permit, ticket: Ticket) -> None:
-        if ticket.bell is None:
-            self.tell("granted", permit.key, permit.cost)
+    def emit_wait(self, permit: Permit, ticket: Ticket) -> None:
+        if ticket.waker is None:
+            self.emit("granted", permit.key, permit.cost)
         else:
-            self.tell("waited", permit.key, permit.cost, (self._clock.now() - ticket.since) / 1e9)
+            self.emit("waited", permit.key, permit.cost, (self._clock.now() - ticket.since) / 1e9)
 
-    def tell_drop(self, permit: Permit) -> None:
+    def emit_drop(self, permit: Permit) -> None:
         """From a finalizer, where nobody could catch what the listener raises."""
         try:
-            self.tell_end(permit, "abandon")
+            self.emit_end(permit, "abandon")
         except Exception:
             logging.getLogger("headway").exception("on_event failed for a permit that was dropped")
 
-    def tell_end(self, permit: Permit, kind: str) -> None:
+    def emit_end(self, permit: Permit, kind: str) -> None:
         names = {"complete": "completed", "cancel": "cancelled", "abandon": "abandoned"}
-        self.tell(names.get(kind, kind), permit.key, permit.cost)
+        self.emit(names.get(kind, kind), permit.key, permit.cost)

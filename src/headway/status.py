@@ -1,4 +1,4 @@
-"""What a limiter says of itself: `Status` to look at, `Denied` for who got nothing, `Stats` for who counts."""
+"""What a limiter says of itself: `Status` to look at, `Denied` for who got nothing, `LimiterStats` for who counts."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Status:
     waiting: int
     in_flight: int
     exact: bool
-    all: tuple[Status, ...] = field(default=(), compare=False)
+    parts: tuple[Status, ...] = field(default=(), compare=False)
     in_doubt: float = field(default=0.0, compare=False)
 
     def headers(self) -> dict[str, str]:
         """The same as HTTP headers: the IETF draft's, the older trio, and `Retry-After` for a denial."""
         reset = "0" if self.reset_after == 0 else str(math.ceil(min(self.reset_after, 1e9)))
-        parts = self.all or (self,)
+        parts = self.parts or (self,)
         policies = ", ".join(f'"{part.limit.kind}-{i}";{_policy(part.limit)}' for i, part in enumerate(parts))
         index = next((i for i, part in enumerate(parts) if part.limit is self.limit), 0)
         headers = {
@@ -74,11 +74,11 @@ def _policy(limit: Limit) -> str:
     return f"q={limit.capacity}{window}"
 
 
-def status_of(survey: Survey, in_doubt: float = 0.0) -> Status:
+def status_of(snapshot: Survey, in_doubt: float = 0.0) -> Status:
     """One status out of what each rule said: the rule with the longest wait binds, then the one with the least left."""
     parts = tuple(
         Status(limit, remaining, seconds(wait), seconds(reset), waiting, out, exact, in_doubt=in_doubt)
-        for limit, remaining, wait, reset, waiting, out, exact in survey
+        for limit, remaining, wait, reset, waiting, out, exact in snapshot
     )
     if len(parts) == 1:
         return parts[0]
@@ -110,10 +110,10 @@ class Denied:
 
     __slots__ = ("_in_doubt", "_status", "_survey", "key", "reason")
 
-    def __init__(self, key: Any, survey: Survey, reason: str = "limit", in_doubt: float = 0.0) -> None:
+    def __init__(self, key: Any, snapshot: Survey, reason: str = "limit", in_doubt: float = 0.0) -> None:
         self.key = key
         self.reason = reason
-        self._survey = survey
+        self._survey = snapshot
         self._in_doubt = in_doubt
         self._status: Status | None = None
 
@@ -159,7 +159,7 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class LimiterStats:
     """What a limiter has done so far.
 
     >>> from headway import Limiter
