@@ -13,7 +13,7 @@ from bench.alone import ROOT
 from bench.chart import chart
 from bench.figure import FULL, QUICK, Effort, Figure, Findings, NotMeasured, Probe
 from bench.page import page
-from bench.report import Line, Report, text
+from bench.report import Report, WaitQueue, text
 from bench.sections import SECTIONS
 
 
@@ -69,7 +69,7 @@ def measure(figures: list[Figure], effort: Effort) -> Report:
             print(f"({time.monotonic() - start:.1f} s)", file=sys.stderr)
         reading = found[figure.probe].readings.get(figure.name)
         if reading is not None:
-            report.lines.append(Line(figure, reading))
+            report.lines.append(WaitQueue(figure, reading))
     return report
 
 

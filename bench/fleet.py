@@ -112,7 +112,7 @@ def fleet(url: str, limit: str, processes: int, tasks: int, seconds: float = 0) 
 @in_own_process()
 def waiters(effort: Effort) -> Findings:
     """Tasks of one process in line for a slow bucket."""
-    many = WAITERS // 5 if effort.quick else WAITERS
+    many = WAITERS // 5 if effort.find_fast else WAITERS
     served: list[int] = []
 
     with private_server() as url, contextlib.closing(redis.Redis.from_url(url)) as client:
@@ -159,7 +159,7 @@ def most_within(used: Sequence[int], span: int) -> int:
 @in_own_process()
 def crowd(effort: Effort) -> Findings:
     """Processes with tasks that wait for permits which are out."""
-    tasks = 10 if effort.quick else WAITERS // 4
+    tasks = 10 if effort.find_fast else WAITERS // 4
     with private_server() as url:
         used, calls = fleet(url, "window", processes=4, tasks=tasks)
     if len(used) != 4 * tasks:
@@ -176,7 +176,7 @@ def crowd(effort: Effort) -> Findings:
 @in_own_process()
 def demand(effort: Effort) -> Findings:
     """All that a bucket has, for five seconds."""
-    seconds = 2 if effort.quick else 5
+    seconds = 2 if effort.find_fast else 5
     with private_server() as url:
         used, _ = fleet(url, "bucket", processes=4, tasks=10, seconds=seconds + 0.2)
     full = 20 + 100 * seconds
@@ -193,7 +193,7 @@ def demand(effort: Effort) -> Findings:
 @in_own_process()
 def spacing(effort: Effort) -> Findings:
     """One every 200 ms, by eight processes; for as long as one sleeper that wakes too late does not decide it."""
-    seconds = 3 if effort.quick else 30
+    seconds = 3 if effort.find_fast else 30
     with private_server() as url:
         used, _ = fleet(url, "spacing", processes=8, tasks=1, seconds=seconds)
     if len(used) < 2:

@@ -45,7 +45,7 @@ def describe_machine() -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class WaitQueue:
     """A figure with its reading."""
 
     figure: Figure
@@ -88,7 +88,7 @@ class Line:
 class Report:
     """A whole run."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[WaitQueue] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     machine: str = field(default_factory=describe_machine)
@@ -102,7 +102,7 @@ class Report:
             return ""
         return f"The machine was busy (load {self.load:.1f}): trust ratios, not nanoseconds or CPU shares."
 
-    def missed(self) -> list[Line]:
+    def missed(self) -> list[WaitQueue]:
         return [line for line in self.lines if line.holds is False]
 
     def group(self, name: str) -> list[Row]:

@@ -20,7 +20,7 @@ USE = """
 import headway, importlib, sys
 assert headway.Limiter("5/s").try_acquire()
 assert "Cython" not in sys.modules
-own = [name for name in sys.argv[1:] if not name.startswith(('headway.engines.redis.', 'headway.fleet'))]
+own = [name for name in sys.argv[1:] if not name.startswith(('headway.engines.redis.', 'headway.limiter.shared'))]
 files = {importlib.import_module(name).__file__ for name in own}
 try:
     headway.Limiter("5/s", name="shared", engine="redis://127.0.0.1:1")

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headway.cli.app import app
-from headway.demo.token_bucket import TokenBucket
+from headway.lab.demo.token_bucket import TokenBucket
 
 pytestmark = pytest.mark.realtime
 
@@ -39,7 +39,7 @@ def apis(seed):
     return [
         int(line.split()[0])
         for line in found
-        if "headway.demo.api" in line and line.strip().endswith(f" {seed}")
+        if "headway.lab.demo.api" in line and line.strip().endswith(f" {seed}")
     ]
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from headway.demo.api import SLOW_PPM, TICK_NS, CoarseClock, Meter
+from headway.lab.demo.api import SLOW_PPM, TICK_NS, CoarseClock, Meter
 
 SECOND = 10**9
 

@@ -3,8 +3,8 @@
 import pytest
 
 from headway import Window
-from headway.demo.crowd import Crowd, Visit
-from headway.demo.score import Score, busy
+from headway.lab.demo.crowd import Crowd, Visit
+from headway.lab.demo.score import Score, busy
 
 
 class Seen(Crowd):

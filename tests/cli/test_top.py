@@ -14,7 +14,7 @@ from tests.redis.checks import check_reset
 from tests.redis.servers import eventually
 from typer.testing import CliRunner
 
-from headway import AllOf, Bucket, Concurrency, Event, FixedWindow, Limiter, Remote, Spacing, Window
+from headway import AllOf, Bucket, Concurrency, FixedWindow, Limiter, LimiterEvent, Remote, Spacing, Window
 from headway.cli.app import app
 
 LIMITS = {
@@ -46,7 +46,7 @@ def process_of(limiter):
 def first_left(limiter):
     """What is left of the first of its limits."""
     status = limiter.peek()
-    return (status.all or (status,))[0].remaining
+    return (status.parts or (status,))[0].remaining
 
 
 def headway(*args, **options):
@@ -297,7 +297,7 @@ def test_a_ledger_that_is_not_there(url, command):
 
 @pytest.mark.parametrize("kind", LIMITS)
 def test_reset_makes_it_as_new_and_nobody_takes_it_for_a_loss(url, server, kind):
-    events: list[Event] = []
+    events: list[LimiterEvent] = []
     limiter = Limiter(LIMITS[kind], name=NAME, engine=url, on_event=events.append)
     full = first_left(limiter)
     permit = limiter.acquire()
@@ -340,8 +340,8 @@ def test_reset_of_one_key_of_metrics_leaves_the_others(url):
     for key in ("bob", "eve"):
         llm.acquire({"tokens": key}, cost={"tokens": 30})
     assert headway("reset", url, "llm", "bob", "--yes").exit_code == 0
-    assert [part.remaining for part in llm.peek({"tokens": "bob"}).all] == [3, 100]
-    assert [part.remaining for part in llm.peek({"tokens": "eve"}).all] == [3, 70]
+    assert [part.remaining for part in llm.peek({"tokens": "bob"}).parts] == [3, 100]
+    assert [part.remaining for part in llm.peek({"tokens": "eve"}).parts] == [3, 70]
 
 
 def test_reset_serves_those_who_wait(url):

@@ -10,7 +10,7 @@ import sys
 import zlib
 from random import Random
 
-from core.traces import VERBS, Command, Desk, look, random_commands, rule_of
+from core.traces import VERBS, Command, LocalLimiter, look, random_commands, rule_of
 from headway.clock import compiled
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.remote import Remote
@@ -78,15 +78,15 @@ IN_TICKS = dict.fromkeys(("ticks", "remote ticks", "spaced ticks", "calendar tic
 SHARED = IN_TICKS | {"leases": (1, 20)}
 
 
-def open_desk(name: str) -> Desk:
+def open_desk(name: str) -> LocalLimiter:
     unit, limits = CASES[name]
     rules = [rule_of(limit, *SHARED.get(name, (1, 0))) for limit in limits]
-    desk = Desk(rules[0].open(), unit)
+    desk = LocalLimiter(rules[0].open(), unit)
     desk.others = rules
     return desk
 
 
-def step(desk: Desk, command: Command) -> int:
+def step(desk: LocalLimiter, command: Command) -> int:
     before = desk.now
     desk.log.clear()
     try:

@@ -106,7 +106,7 @@ def _result(ledger: Ledger, command: Command) -> Result:
 
 
 def _adopt(ledger: Ledger, now: int, limit: Limit, lease_ns: int, *_: int) -> Answer:
-    ledger.adopt(rule_of(limit, lease_ns), now)
+    ledger.reconfigure(rule_of(limit, lease_ns), now)
     return ()
 
 
@@ -158,7 +158,7 @@ def _exhaust(ledger: Ledger, now: int, *_: int) -> Answer:
 def _look(ledger: Ledger, now: int, cost: int, *_: int) -> Answer:
     wait, exact = ledger.wait(now, cost), int(ledger.exact(now, cost))
     known = (ledger.remaining(now), ledger.reset_after(now), ledger.in_flight(now))
-    return (wait, exact, *known, ledger.sure(now, cost))
+    return (wait, exact, *known, ledger.latest_wait(now, cost))
 
 
 def random_trace(seed: int, kind: str, n: int, *, adopts: bool = True) -> list[Command]:
@@ -237,7 +237,7 @@ class _Writer:
         elif whim < 0.6:
             cost = self.cost()
             ask = ledger.copy()
-            waits = (ask.wait(self.now, cost), ask.sure(self.now, cost), ask.reset_after(self.now))
+            waits = (ask.wait(self.now, cost), ask.latest_wait(self.now, cost), ask.reset_after(self.now))
             step = dice.choice(waits)
             if step == FOREVER:
                 step = 0

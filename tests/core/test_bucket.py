@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from core.strategies import BUCKETS, COMMANDS, traced
-from core.traces import Desk, Grant, random_commands, rule_of
+from core.traces import Grant, LocalLimiter, random_commands, rule_of
 from headway.core.limits import Bucket
 
 S = 10**9
@@ -39,7 +39,7 @@ def assert_promise(limit: Bucket, grants: list[Grant], tick_ns: int = 1) -> None
 @given(BUCKETS, COMMANDS)
 def test_never_above_its_promise(case, commands) -> None:
     limit, unit = case
-    assert_promise(limit, Desk(rule_of(limit).open(), unit).play(commands).grants)
+    assert_promise(limit, LocalLimiter(rule_of(limit).open(), unit).play(commands).grants)
 
 
 def small_bucket(dice: Random) -> Bucket:
@@ -55,26 +55,26 @@ def test_never_above_its_promise_in_many_traces(size) -> None:
     dice = Random(size)
     for _ in range(6_000):
         limit = small_bucket(dice)
-        desk = Desk(rule_of(limit).open()).play(random_commands(dice, size, GIVING_BACK))
+        desk = LocalLimiter(rule_of(limit).open()).play(random_commands(dice, size, GIVING_BACK))
         assert_promise(limit, desk.grants)
 
 
 def test_a_new_rate_holds_in_many_traces() -> None:
     dice = Random(0)
     for _ in range(6_000):
-        desk = Desk(rule_of(small_bucket(dice)).open()).play(random_commands(dice, 6, GIVING_BACK))
+        desk = LocalLimiter(rule_of(small_bucket(dice)).open()).play(random_commands(dice, 6, GIVING_BACK))
         known = len(desk.grants)
         limit = small_bucket(dice)
-        desk.ledger.adopt(rule_of(limit), desk.now)
+        desk.ledger.reconfigure(rule_of(limit), desk.now)
         assert_promise(limit, desk.play(random_commands(dice, 10, GIVING_BACK)).grants[known:])
 
 
 @settings(traced)
 @given(BUCKETS, COMMANDS, BUCKETS, COMMANDS)
 def test_a_new_rate_holds_from_its_first_moment(case, before, other, after) -> None:
-    desk = Desk(rule_of(case[0]).open()).play(before)
+    desk = LocalLimiter(rule_of(case[0]).open()).play(before)
     known = len(desk.grants)
-    desk.ledger.adopt(rule_of(other[0]), desk.now)
+    desk.ledger.reconfigure(rule_of(other[0]), desk.now)
     assert_promise(other[0], desk.play(after).grants[known:])
 
 
@@ -84,7 +84,7 @@ def test_a_new_rate_forgives_nothing(case, other) -> None:
     old, new = case[0], other[0]
     ledger = rule_of(old).open()
     ledger.exhaust(100)
-    ledger.adopt(rule_of(new), 100)
+    ledger.reconfigure(rule_of(new), 100)
     # Either way `old.burst` permits are owed; the new rate earns them, and the new burst is what may be owed at most.
     owed = max(0, old.burst + 1 - new.burst)
     assert abs(ledger.wait(100, 1) - owed * new.per_ns / new.count) <= 2
@@ -94,16 +94,16 @@ def test_a_new_rate_keeps_clear_of_slots_that_were_promised() -> None:
     ledger = rule_of(Bucket("1/s")).open()
     for _ in range(4):
         ledger.take(ledger.slot(0, 1), 1)  # at 0, 1, 2 and 3 s
-    ledger.adopt(rule_of(Bucket("10/s", burst=5)), 0)
+    ledger.reconfigure(rule_of(Bucket("10/s", burst=5)), 0)
     assert ledger.slot(0, 1) > 3 * S + S // 10
 
 
 def test_a_pause_at_rate_zero_forgives_nothing() -> None:
     ledger = rule_of(Bucket("10/s", burst=3)).open()
     ledger.exhaust(0)
-    ledger.adopt(rule_of(Bucket((0, 1))), 0)
+    ledger.reconfigure(rule_of(Bucket((0, 1))), 0)
     assert ledger.remaining(0) == 0
-    ledger.adopt(rule_of(Bucket("10/s", burst=3)), 0)
+    ledger.reconfigure(rule_of(Bucket("10/s", burst=3)), 0)
     assert ledger.wait(0, 1) == S // 10
 
 

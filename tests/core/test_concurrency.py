@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, CONCURRENCIES, traced
-from core.traces import Desk, rule_of
+from core.traces import LocalLimiter, rule_of
 from headway.core.ledger import FOREVER, Ledger
 from headway.core.limits import Concurrency
 
@@ -19,23 +19,23 @@ ENDS = ["complete", "abandon", "cancel", "settle"]
 def test_never_more_out_than_promised_and_never_less_offered(case, commands) -> None:
     limit, _ = case
 
-    def check(desk: Desk) -> None:
+    def check(desk: LocalLimiter) -> None:
         out = sum(grant.cost for grant in desk.open_grants())
         assert out <= limit.count
         assert desk.ledger.in_flight(desk.now) == out
         assert desk.ledger.remaining(desk.now) == limit.count - out
 
-    Desk(rule_of(limit).open()).play(commands, check)
+    LocalLimiter(rule_of(limit).open()).play(commands, check)
 
 
 @settings(traced)
 @given(CONCURRENCIES, COMMANDS, CONCURRENCIES, COMMANDS)
 def test_a_new_limit_counts_who_is_out_already(case, before, other, after) -> None:
-    desk = Desk(rule_of(case[0]).open()).play(before)
-    desk.ledger.adopt(rule_of(other[0]), desk.now)
+    desk = LocalLimiter(rule_of(case[0]).open()).play(before)
+    desk.ledger.reconfigure(rule_of(other[0]), desk.now)
     known = len(desk.grants)
 
-    def check(desk: Desk) -> None:
+    def check(desk: LocalLimiter) -> None:
         out = sum(grant.cost for grant in desk.open_grants())
         assert desk.ledger.in_flight(desk.now) == out
         assert len(desk.grants) == known or out <= max(other[0].count, out - desk.grants[-1].cost)
@@ -45,10 +45,10 @@ def test_a_new_limit_counts_who_is_out_already(case, before, other, after) -> No
 
 @pytest.mark.parametrize("end", ENDS)
 def test_the_worked_example(end) -> None:
-    desk = Desk(rule_of(Concurrency(2)).open())
+    desk = LocalLimiter(rule_of(Concurrency(2)).open())
     desk.play([("take", 0, 0), ("take", 0, 0)])
     ledger = desk.ledger
-    assert (ledger.wait(0, 1), ledger.exact(0, 1), ledger.sure(0, 1)) == (1, False, FOREVER)
+    assert (ledger.wait(0, 1), ledger.exact(0, 1), ledger.latest_wait(0, 1)) == (1, False, FOREVER)
     desk.play([(end, 0, 0)])
     assert (ledger.wait(0, 1), ledger.in_flight(0), ledger.reset_after(0)) == (0, 1, FOREVER)
 
@@ -85,10 +85,10 @@ def check_leases(ledger: Ledger, now: int, count: int, alive: Held) -> None:
     for cost in range(1, count + 1):
         fits = cost <= count - out
         assert (ledger.wait(now, cost), ledger.exact(now, cost)) == (0 if fits else 1, fits)
-        sure = ledger.sure(now, cost)
+        sure = ledger.latest_wait(now, cost)
         assert ledger.copy().wait(now + sure, cost) == 0
         assert sure == 0 or ledger.copy().wait(now + sure - 1, cost) == 1
-    assert ledger.wait(now, count + 1) == ledger.sure(now, count + 1) == FOREVER
+    assert ledger.wait(now, count + 1) == ledger.latest_wait(now, count + 1) == FOREVER
 
 
 @settings(traced, max_examples=400)
@@ -139,20 +139,25 @@ def test_the_worked_example_of_leases() -> None:
     first = ledger.take(0, 1)
     ledger.take(1, 1)
     assert ledger.renew(6, 1, first) == 6
-    assert (ledger.wait(7, 1), ledger.exact(7, 1), ledger.sure(7, 1), ledger.sure(7, 2)) == (1, False, 4, 9)
+    assert (ledger.wait(7, 1), ledger.exact(7, 1), ledger.latest_wait(7, 1), ledger.latest_wait(7, 2)) == (
+        1,
+        False,
+        4,
+        9,
+    )
 
 
 def test_a_lease_is_never_shortened_under_its_holder() -> None:
     short, long = rule_of(Concurrency(1), 1, 5), rule_of(Concurrency(1), 1, 50)
     ledger = long.open()
     ledger.take(0, 1)
-    ledger.adopt(short, 0)
-    assert ledger.sure(0, 1) == 50
+    ledger.reconfigure(short, 0)
+    assert ledger.latest_wait(0, 1) == 50
     assert ledger.wait(50, 1) == 0
     mark = ledger.take(50, 1)
-    assert ledger.sure(50, 1) == 5
-    ledger.adopt(long, 50)
-    assert ledger.sure(50, 1) == 50
+    assert ledger.latest_wait(50, 1) == 5
+    ledger.reconfigure(long, 50)
+    assert ledger.latest_wait(50, 1) == 50
     ledger.complete(51, 1, mark)
     assert ledger.idle(51)
 
@@ -162,10 +167,10 @@ def test_what_has_no_lease_gets_one_that_begins_now_and_is_not_minted_twice() ->
     ledger = plain.open()
     mark = ledger.take(0, 1)
     assert ledger.renew(5, 1, mark) == mark
-    ledger.adopt(leased, 20)
-    assert (ledger.in_flight(29), ledger.sure(29, 2), ledger.in_flight(30)) == (1, 1, 0)
+    ledger.reconfigure(leased, 20)
+    assert (ledger.in_flight(29), ledger.latest_wait(29, 2), ledger.in_flight(30)) == (1, 1, 0)
     mark = ledger.take(30, 1)
     ledger.take(41, 2)
-    ledger.adopt(plain, 41)
+    ledger.reconfigure(plain, 41)
     ledger.complete(99, 1, mark)  # it had expired at 40
-    assert (ledger.in_flight(99), ledger.sure(99, 1), ledger.reset_after(99)) == (2, FOREVER, FOREVER)
+    assert (ledger.in_flight(99), ledger.latest_wait(99, 1), ledger.reset_after(99)) == (2, FOREVER, FOREVER)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, FIXED_WINDOWS, traced
-from core.traces import Desk, rule_of
+from core.traces import LocalLimiter, rule_of
 from headway.core.limits import FixedWindow
 
 HOUR = 3600 * 10**9
@@ -19,7 +19,7 @@ HOUR = 3600 * 10**9
 @given(FIXED_WINDOWS, COMMANDS)
 def test_never_above_its_promise(case, commands) -> None:
     limit, _ = case
-    grants = Desk(rule_of(limit).open()).play(commands).grants
+    grants = LocalLimiter(rule_of(limit).open()).play(commands).grants
     window = {grant.turn: limit.window_of(grant.at) for grant in grants}
     for grant in grants:
         start, end = window[grant.turn]
@@ -37,7 +37,7 @@ def test_never_above_its_promise(case, commands) -> None:
 def test_nothing_is_withheld_and_the_end_is_known(case, commands) -> None:
     limit, _ = case
 
-    def check(desk: Desk) -> None:
+    def check(desk: LocalLimiter) -> None:
         start, end = limit.window_of(desk.now)
         used = sum(grant.happened for grant in desk.grants if start <= grant.at and grant.ended < end)
         used += sum(grant.cost for grant in desk.grants if start <= grant.at and not grant.end)
@@ -45,7 +45,7 @@ def test_nothing_is_withheld_and_the_end_is_known(case, commands) -> None:
         assert desk.ledger.remaining(desk.now) == max(0, limit.count - used)
         assert desk.ledger.reset_after(desk.now) == end - desk.now
 
-    Desk(rule_of(limit).open()).play(commands, check)
+    LocalLimiter(rule_of(limit).open()).play(commands, check)
 
 
 @settings(traced)
@@ -69,10 +69,10 @@ def test_a_clock_that_is_set_back_counts_nothing_twice(case, steps) -> None:
 @given(FIXED_WINDOWS, COMMANDS, FIXED_WINDOWS, COMMANDS)
 def test_a_new_limit_holds_from_its_first_moment(case, before, other, after) -> None:
     limit = other[0]
-    desk = Desk(rule_of(case[0]).open()).play(before)
+    desk = LocalLimiter(rule_of(case[0]).open()).play(before)
     known = len(desk.grants)
     used = desk.ledger.copy()
-    desk.ledger.adopt(rule_of(limit), desk.now)
+    desk.ledger.reconfigure(rule_of(limit), desk.now)
     owed = case[0].count - used.remaining(desk.now)
     assert desk.ledger.remaining(desk.now) <= max(0, limit.count - owed)
     windows: Counter[int] = Counter()
@@ -94,7 +94,7 @@ def test_the_worked_example() -> None:
 def test_a_cancel_is_worth_nothing_in_another_window() -> None:
     ledger = rule_of(FixedWindow(3, per="day")).open()
     mark, tally = ledger.take(22 * HOUR, 3), ledger.tally
-    ledger.adopt(rule_of(FixedWindow(3, per="hour")), 22 * HOUR)
+    ledger.reconfigure(rule_of(FixedWindow(3, per="hour")), 22 * HOUR)
     assert (ledger.remaining(22 * HOUR), ledger.reset_after(22 * HOUR)) == (0, HOUR)
     ledger.take(23 * HOUR, 3)  # this window ends with the day, as the first one did
     ledger.cancel(23 * HOUR, 3, mark, tally)

@@ -7,16 +7,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, KINDS, traced
-from core.traces import Desk, look, rule_of
+from core.traces import LocalLimiter, look, rule_of
 from headway.core.ledger import FOREVER, Ledger
 from headway.core.limits import FixedWindow, Window
-from headway.core.notation import parse
+from headway.core.notation import parse_limit
 from headway.core.remote import Remote
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def same_future(one: Desk, other: Desk, commands) -> None:
+def same_future(one: LocalLimiter, other: LocalLimiter, commands) -> None:
     """Both are asked the same from now on and must give the same answers."""
     assert look(one) == look(other)
     one.play(commands)
@@ -24,7 +24,7 @@ def same_future(one: Desk, other: Desk, commands) -> None:
     assert one.log == other.log
 
 
-def best_case(desk: Desk) -> Ledger:
+def best_case(desk: LocalLimiter) -> Ledger:
     """The ledger, had every permit that is out been completed this instant."""
     ledger: Ledger = desk.ledger.copy()
     for grant in desk.grants:
@@ -33,10 +33,10 @@ def best_case(desk: Desk) -> Ledger:
     return ledger
 
 
-def check_waits(desk: Desk) -> None:
+def check_waits(desk: LocalLimiter) -> None:
     ledger, now = desk.ledger, desk.now
     for cost in range(1, ledger.get_rule().capacity + 1, max(1, ledger.get_rule().capacity // 5)):
-        wait, sure = ledger.wait(now, cost), ledger.sure(now, cost)
+        wait, sure = ledger.wait(now, cost), ledger.latest_wait(now, cost)
         assert 0 <= wait <= sure
         if ledger.exact(now, cost):
             assert wait == sure
@@ -55,10 +55,10 @@ def check_waits(desk: Desk) -> None:
 @given(st.data())
 def test_promised_waits_are_exact(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
-    Desk(rule_of(limit).open(), unit).play(data.draw(COMMANDS), check_waits)
+    LocalLimiter(rule_of(limit).open(), unit).play(data.draw(COMMANDS), check_waits)
 
 
-def check_remaining(desk: Desk) -> None:
+def check_remaining(desk: LocalLimiter) -> None:
     left = desk.ledger.remaining(desk.now)
     assert left == 0 or desk.ledger.wait(desk.now, left) == 0
     assert desk.ledger.wait(desk.now, left + 1) > 0
@@ -69,7 +69,7 @@ def check_remaining(desk: Desk) -> None:
 @given(st.data())
 def test_remaining_is_the_largest_cost_granted_now(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
-    Desk(rule_of(limit).open(), unit).play(data.draw(COMMANDS), check_remaining)
+    LocalLimiter(rule_of(limit).open(), unit).play(data.draw(COMMANDS), check_remaining)
 
 
 @every_kind
@@ -78,8 +78,8 @@ def test_remaining_is_the_largest_cost_granted_now(kind, data) -> None:
 def test_a_look_changes_nothing(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
     commands = data.draw(COMMANDS)
-    blind = Desk(rule_of(limit).open(), unit).play(commands)
-    curious = Desk(rule_of(limit).open(), unit).play(commands, look)
+    blind = LocalLimiter(rule_of(limit).open(), unit).play(commands)
+    curious = LocalLimiter(rule_of(limit).open(), unit).play(commands, look)
     assert curious.log == blind.log
     assert look(curious) == look(blind)  # time acts on a ledger when it is asked
     assert curious.ledger.state() == blind.ledger.state()
@@ -90,7 +90,7 @@ def test_a_look_changes_nothing(kind, data) -> None:
 @given(st.data())
 def test_copies_are_equal_and_apart(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
-    desk = Desk(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
+    desk = LocalLimiter(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
     state = desk.ledger.state()
     twin = desk.fork(desk.ledger.copy())
     assert twin.ledger.state() == state
@@ -107,9 +107,9 @@ def test_copies_are_equal_and_apart(kind, data) -> None:
 def test_cancel_restores_when_nothing_came_after(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
     assume(kind != "bucket" or limit.count <= limit.per_ns)  # closer permits than a nanosecond share a mark
-    desk = Desk(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
+    desk = LocalLimiter(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
     ledger, cost = desk.ledger, desk.cost(data.draw(st.integers(0, 99_999)))
-    desk.now += ledger.sure(desk.now, cost) % FOREVER
+    desk.now += ledger.latest_wait(desk.now, cost) % FOREVER
     if ledger.wait(desk.now, cost) > 0:
         return  # the last permit of a Concurrency is out
     before = desk.fork(ledger.copy())
@@ -123,13 +123,13 @@ def test_cancel_restores_when_nothing_came_after(kind, data) -> None:
     same_future(desk.fork(ledger), before, data.draw(COMMANDS))
 
 
-def behaves_as_fresh(desk: Desk, commands) -> None:
-    fresh = Desk(desk.ledger.get_rule().open(), desk.unit, desk.now)
-    used = Desk(desk.ledger.copy(), desk.unit, desk.now)
+def behaves_as_fresh(desk: LocalLimiter, commands) -> None:
+    fresh = LocalLimiter(desk.ledger.get_rule().open(), desk.unit, desk.now)
+    used = LocalLimiter(desk.ledger.copy(), desk.unit, desk.now)
     same_future(used, fresh, commands)
 
 
-def check_idle(desk: Desk) -> None:
+def check_idle(desk: LocalLimiter) -> None:
     ledger, now = desk.ledger, desk.now
     capacity = ledger.get_rule().capacity
     assert ledger.idle(now) == (ledger.wait(now, capacity) == 0)
@@ -146,7 +146,7 @@ def check_idle(desk: Desk) -> None:
 @given(st.data())
 def test_reset_after_is_when_the_ledger_is_as_new(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
-    desk = Desk(rule_of(limit).open(), unit).play(data.draw(COMMANDS), check_idle)
+    desk = LocalLimiter(rule_of(limit).open(), unit).play(data.draw(COMMANDS), check_idle)
     desk.now += desk.ledger.reset_after(desk.now) % FOREVER
     if desk.ledger.idle(desk.now):
         desk.now += kind == "bucket"  # it keeps a fraction until then, so as not to drift
@@ -158,7 +158,7 @@ def test_reset_after_is_when_the_ledger_is_as_new(kind, data) -> None:
 @given(st.data())
 def test_exhaust_leaves_nothing_and_forgives_nothing(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
-    desk = Desk(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
+    desk = LocalLimiter(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
     ledger, now = desk.ledger, desk.now
     before = ledger.wait(now, 1)
     ledger.exhaust(now)
@@ -174,19 +174,19 @@ def test_exhaust_leaves_nothing_and_forgives_nothing(kind, data) -> None:
 @given(st.data())
 def test_adopting_the_same_limit_changes_nothing(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
-    desk = Desk(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
+    desk = LocalLimiter(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
     before = desk.fork(desk.ledger.copy())
-    desk.ledger.adopt(rule_of(limit), desk.now)
+    desk.ledger.reconfigure(rule_of(limit), desk.now)
     same_future(desk.fork(desk.ledger), before, data.draw(COMMANDS))
 
 
 @pytest.mark.parametrize("text", ["0/s", "0/s burst 5", "0/day aligned", "0 concurrent"])
 def test_a_limit_of_zero_admits_nothing(text) -> None:
-    ledger = rule_of(parse(text)).open()
-    assert ledger.wait(10, 1) == ledger.sure(10, 1) == FOREVER
+    ledger = rule_of(parse_limit(text)).open()
+    assert ledger.wait(10, 1) == ledger.latest_wait(10, 1) == FOREVER
     assert ledger.remaining(10) == 0
     remote = rule_of(Window(0, per=1, remote=Remote())).open()
-    assert remote.wait(10, 1) == remote.sure(10, 1) == FOREVER
+    assert remote.wait(10, 1) == remote.latest_wait(10, 1) == FOREVER
 
 
 @every_kind
@@ -194,6 +194,6 @@ def test_a_limit_of_zero_admits_nothing(text) -> None:
 @given(st.data())
 def test_more_than_the_limit_is_never_granted(kind, data) -> None:
     limit, unit = data.draw(KINDS[kind])
-    desk = Desk(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
+    desk = LocalLimiter(rule_of(limit).open(), unit).play(data.draw(COMMANDS))
     over = limit.capacity + 1
-    assert desk.ledger.wait(desk.now, over) == desk.ledger.sure(desk.now, over) == FOREVER
+    assert desk.ledger.wait(desk.now, over) == desk.ledger.latest_wait(desk.now, over) == FOREVER

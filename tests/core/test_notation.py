@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window, as_limit
-from headway.core.notation import parse
+from headway.core.notation import parse_limit
 from headway.errors import InvalidLimit
 
 COUNT = st.integers(0, 2**62)
@@ -44,7 +44,7 @@ LIMIT: st.SearchStrategy[Limit] = st.one_of(
 
 @given(LIMIT)
 def test_str_reads_back(limit: Limit) -> None:
-    again = parse(str(limit))
+    again = parse_limit(str(limit))
     assert again == limit
     assert hash(again) == hash(limit)
     assert str(again) == str(limit)
@@ -93,12 +93,12 @@ def test_repr_evaluates_and_pickles(limit: Limit) -> None:
     ],
 )
 def test_reads(text: str, limit: Limit) -> None:
-    assert parse(text) == limit
+    assert parse_limit(text) == limit
 
 
 @pytest.mark.parametrize("names", ["s sec second seconds secs", "m min mins minute minutes", "h hour hours"])
 def test_units_have_several_names(names: str) -> None:
-    assert len({parse(f"1/{name}") for name in names.split()}) == 1
+    assert len({parse_limit(f"1/{name}") for name in names.split()}) == 1
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_units_have_several_names(names: str) -> None:
 )
 def test_refuses(text: str, position: int, says: str) -> None:
     with pytest.raises(InvalidLimit) as caught:
-        parse(text)
+        parse_limit(text)
     error = caught.value
     assert (error.text, error.position) == (text, position)
     assert error.accepted
@@ -169,11 +169,11 @@ def test_refuses(text: str, position: int, says: str) -> None:
 def test_anything_is_read_or_refused(text: str) -> None:
     refused: InvalidLimit | None = None
     try:
-        limit = parse(text)
+        limit = parse_limit(text)
     except InvalidLimit as error:
         refused = error
     if refused is None:
-        assert parse(str(limit)) == limit
+        assert parse_limit(str(limit)) == limit
     else:
         assert refused.text == text
         assert refused.position is not None
@@ -190,4 +190,4 @@ def test_only_strings(value: object) -> None:
 def test_no_string_form_does_not_read_back_as_something_else() -> None:
     for limit in (Spacing(6, strict=False), AllOf("1/s"), Spacing(6, max_reserved=3)):
         with pytest.raises(InvalidLimit):
-            parse(str(limit))
+            parse_limit(str(limit))

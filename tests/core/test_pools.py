@@ -68,7 +68,7 @@ class Play:
             pools.fill(self.now)
             pools.settle()
         elif verb == "retarget":
-            pools.retarget(other, self.now)
+            pools.set_rate(other, self.now)
         elif verb in ("stop", "start"):
             pools.run(self.now, verb == "start")
         else:
@@ -228,7 +228,7 @@ def test_retarget_keeps_the_backlog(rate, other_rate, ratio, idle):
     pools, other = Pools(rule(rate), 0), rule(other_rate, ratio)
     pools.fill(idle)
     before, consumed = pools.pool + pools.waiting, pools.consumed()
-    pools.retarget(other, idle)
+    pools.set_rate(other, idle)
     assert (pools.pool + pools.waiting, pools.consumed()) == (before, consumed)
     assert pools.pool <= other.full
     conserved(pools)
@@ -239,7 +239,7 @@ def test_retarget_moves_those_who_wait():
     turns = [Turn(1), Turn(1)]
     for turn in turns:
         pools.join(turn, 0)
-    pools.retarget(rule(10), 50_000_000)
+    pools.set_rate(rule(10), 50_000_000)
     assert [(turn.due, turn.moved) for turn in turns] == [(100_000_000, True), (200_000_000, True)]
 
 

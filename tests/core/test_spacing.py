@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, SPACINGS, ns, traced
-from core.traces import Desk, rule_of
+from core.traces import LocalLimiter, rule_of
 from headway.core.limits import Spacing
 
 S = 10**9
@@ -18,7 +18,7 @@ S = 10**9
 @given(SPACINGS, COMMANDS)
 def test_slots_are_a_step_apart(case, commands) -> None:
     limit, _ = case
-    grants = Desk(rule_of(limit).open()).play(commands).grants
+    grants = LocalLimiter(rule_of(limit).open()).play(commands).grants
     step = limit.interval_ns + (limit.expire_after_ns or 0) * limit.strict
     slots = sorted(grant.at for grant in grants if grant.happened)
     assert all(later - earlier >= step for earlier, later in pairwise(slots))
@@ -28,7 +28,7 @@ def test_slots_are_a_step_apart(case, commands) -> None:
 @given(SPACINGS, COMMANDS)
 def test_used_permits_are_never_closer_than_the_interval(case, commands) -> None:
     limit, _ = case
-    grants = Desk(rule_of(limit).open()).play(commands).grants
+    grants = LocalLimiter(rule_of(limit).open()).play(commands).grants
     used = sorted(grant.used for grant in grants if grant.used >= 0 and grant.happened)
     assert not limit.strict or all(later - earlier >= limit.interval_ns for earlier, later in pairwise(used))
 
@@ -36,9 +36,9 @@ def test_used_permits_are_never_closer_than_the_interval(case, commands) -> None
 @settings(traced)
 @given(SPACINGS, COMMANDS, SPACINGS, COMMANDS)
 def test_a_new_interval_holds_from_its_first_moment(case, before, other, after) -> None:
-    desk = Desk(rule_of(case[0]).open()).play(before)
+    desk = LocalLimiter(rule_of(case[0]).open()).play(before)
     changed = desk.now
-    desk.ledger.adopt(rule_of(other[0]), changed)
+    desk.ledger.reconfigure(rule_of(other[0]), changed)
     grants = desk.play(after).grants
     used = sorted(grant.used for grant in grants if grant.used > changed and grant.happened)
     strict = case[0].strict and other[0].strict
@@ -51,7 +51,7 @@ def test_no_more_slots_are_reserved_than_allowed(case, commands) -> None:
     limit, _ = case
     commands = [(verb, x, 1) for verb, x, _ in commands]  # nobody else has a say in the slots
 
-    def check(desk: Desk) -> None:
+    def check(desk: LocalLimiter) -> None:
         ahead = sum(grant.at > desk.now for grant in desk.grants if grant.happened)
         assert ahead <= limit.max_reserved
         slot = desk.ledger.slot(desk.now, 1)
@@ -59,7 +59,7 @@ def test_no_more_slots_are_reserved_than_allowed(case, commands) -> None:
         assert slot in (desk.now + wait, -1)
         assert slot >= 0 or (wait > 0 and desk.ledger.copy().slot(desk.now + wait, 1) >= 0)
 
-    Desk(rule_of(limit).open()).play(commands, check)
+    LocalLimiter(rule_of(limit).open()).play(commands, check)
 
 
 def test_a_slot_is_refused_only_while_all_are_taken() -> None:
@@ -122,7 +122,7 @@ def test_holders_late_by_their_own_allowance_are_never_closer_than_the_interval(
     for passed, client, lateness, whim in steps:
         now += passed
         rule = rules[client % len(rules)]
-        ledger.adopt(rule, now)
+        ledger.reconfigure(rule, now)
         slot = ledger.slot(now, 1)
         if slot >= 0:
             assert slot == now + ledger.wait(now, 1)
@@ -139,14 +139,14 @@ def test_holders_late_by_their_own_allowance_are_never_closer_than_the_interval(
 
 
 def test_the_next_slot_follows_the_allowance_of_the_last_one() -> None:
-    calm = rule_of(Spacing(6, expire_after=2))
+    uncontended = rule_of(Spacing(6, expire_after=2))
     swift = rule_of(Spacing(6, expire_after=1))
-    ledger = calm.open()
+    ledger = uncontended.open()
     ledger.take(0, 1)
-    ledger.adopt(swift, 0)
+    ledger.reconfigure(swift, 0)
     assert ledger.slot(0, 1) == 8 * S
     ledger.take(8 * S, 1)
-    ledger.adopt(calm, 0)
+    ledger.reconfigure(uncontended, 0)
     assert ledger.slot(0, 1) == 15 * S
     mark, tally = ledger.take(15 * S, 1), ledger.tally
     assert ledger.slot(0, 1) == 23 * S
@@ -159,7 +159,7 @@ def test_slots_cancelled_from_the_end_are_never_given_too_early() -> None:
     ledger = rules[0].open()
     taken = []
     for rule in rules:
-        ledger.adopt(rule, 0)
+        ledger.reconfigure(rule, 0)
         taken.append((ledger.take(ledger.slot(0, 1), 1), ledger.tally))
     assert [mark for mark, _ in taken] == [0, 9 * S, 16 * S, 23 * S]
     ledger.cancel(0, 1, *taken[3])
@@ -173,6 +173,6 @@ def test_slots_cancelled_from_the_end_are_never_given_too_early() -> None:
 def test_a_debt_leaves_the_last_holder_his_allowance() -> None:
     ledger = rule_of(Spacing(6, expire_after=60)).open()
     mark, tally = ledger.take(0, 1), ledger.tally
-    ledger.adopt(rule_of(Spacing(6)), 0)
+    ledger.reconfigure(rule_of(Spacing(6)), 0)
     ledger.settle(0, 1, mark, tally, 2)
     assert ledger.wait(0, 1) >= 66 * S

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, KINDS, ns, traced
 from core.test_bucket import assert_promise
-from core.traces import Desk, look, rule_of
+from core.traces import LocalLimiter, look, rule_of
 from headway.core.ledger import EXACT, FOREVER, Rule
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
-from headway.core.notation import parse
+from headway.core.notation import parse_limit
 from headway.core.remote import Remote, gap_ns, transit_ns
 from headway.core.rules import check_exact, rules_of
 from headway.errors import InvalidLimit
@@ -68,7 +68,10 @@ def test_a_thousand_times_slower_in_ticks_of_a_thousand_is_the_same(kind, data) 
     fine, coarse = rule_of(limit, 1, lease), rule_of(slower(limit, US), US, lease * US)
     assert numbers(fine) == numbers(coarse)
     commands = data.draw(COMMANDS)
-    one, other = Desk(fine.open(), unit).play(commands), Desk(coarse.open(), unit).play(commands)
+    one, other = (
+        LocalLimiter(fine.open(), unit).play(commands),
+        LocalLimiter(coarse.open(), unit).play(commands),
+    )
     assert one.log == other.log
     assert look(one) == look(other)
     assert one.ledger.state() == other.ledger.state()
@@ -126,7 +129,7 @@ def test_a_bucket_keeps_its_promise_in_ticks_at_odd_rates(rate, burst, commands)
     rule = rule_of(limit, US)
     assert (rule.whole * rule.parts + rule.part) * limit.count * US == limit.per_ns * rule.parts
     unit = max(1, limit.per_ns // limit.count // US // 4)
-    assert_promise(limit, Desk(rule.open(), unit).play(commands).grants, US)
+    assert_promise(limit, LocalLimiter(rule.open(), unit).play(commands).grants, US)
 
 
 @pytest.mark.parametrize("burst", [1, 2, 5])
@@ -140,7 +143,7 @@ def test_three_per_second_do_not_drift_in_microseconds(burst) -> None:
 
 
 def test_limits_of_several_parts_are_all_in_ticks() -> None:
-    limit = parse("10/s; 5/s burst 2; 1 every 6s; 5 concurrent")
+    limit = parse_limit("10/s; 5/s burst 2; 1 every 6s; 5 concurrent")
     rules: Any = rules_of(limit, US, 1000, US, 30 * S)
     window, bucket, spacing, concurrency = rules
     assert (window.gap, bucket.whole, spacing.step, concurrency.lease) == (

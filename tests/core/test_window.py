@@ -16,7 +16,7 @@ from core.strategies import (
     WINDOWS,
     traced,
 )
-from core.traces import Desk, Grant, rule_of
+from core.traces import Grant, LocalLimiter, rule_of
 from headway.core.ledger import FOREVER
 from headway.core.limits import Window
 from headway.core.remote import Remote
@@ -56,7 +56,7 @@ def assert_promise(limit: Window, grants: list[Grant]) -> None:
 @given(ALL, COMMANDS)
 def test_never_above_its_promise(case, commands) -> None:
     limit, unit = case
-    assert_promise(limit, Desk(rule_of(limit).open(), unit).play(commands).grants)
+    assert_promise(limit, LocalLimiter(rule_of(limit).open(), unit).play(commands).grants)
 
 
 @settings(traced)
@@ -64,12 +64,15 @@ def test_never_above_its_promise(case, commands) -> None:
 def test_any_window_wherever_it_starts(case, commands) -> None:
     limit, unit = case
     commands = [command for command in commands if command[0] != "settle"]
-    events = [(grant.at, grant.happened) for grant in Desk(rule_of(limit).open(), unit).play(commands).grants]
+    events = [
+        (grant.at, grant.happened)
+        for grant in LocalLimiter(rule_of(limit).open(), unit).play(commands).grants
+    ]
     for start, _ in events:
         assert sum(cost for at, cost in events if start <= at < start + limit.per_ns) <= limit.count
 
 
-def taken(desk: Desk, rule: Any) -> int:
+def taken(desk: LocalLimiter, rule: Any) -> int:
     return sum(spent(grant, rule, desk.now, desk.turn) for grant in desk.grants)
 
 
@@ -78,10 +81,10 @@ def taken(desk: Desk, rule: Any) -> int:
 def test_nothing_is_withheld(case, commands) -> None:
     limit, unit = case
 
-    def check(desk: Desk) -> None:
+    def check(desk: LocalLimiter) -> None:
         assert desk.ledger.remaining(desk.now) == max(0, limit.count - taken(desk, desk.ledger.get_rule()))
 
-    Desk(rule_of(limit).open(), unit).play(commands, check)
+    LocalLimiter(rule_of(limit).open(), unit).play(commands, check)
 
 
 class Later:
@@ -100,12 +103,12 @@ def test_a_grid_withholds_for_one_step_at_most(case, commands) -> None:
     # A cancel between the true end of the transit and the rounded one gives back, as it should, but not in `spent`.
     commands = [command for command in commands if command[0] not in ("cancel", "settle")]
 
-    def check(desk: Desk) -> None:
+    def check(desk: LocalLimiter) -> None:
         left = desk.ledger.remaining(desk.now)
         assert limit.count - taken(desk, Later(desk.ledger.get_rule())) <= left
         assert left <= limit.count - taken(desk, desk.ledger.get_rule())
 
-    Desk(rule_of(limit).open(), unit).play(commands, check)
+    LocalLimiter(rule_of(limit).open(), unit).play(commands, check)
 
 
 @settings(traced)
@@ -113,20 +116,20 @@ def test_a_grid_withholds_for_one_step_at_most(case, commands) -> None:
 def test_permits_are_neither_lost_nor_minted(case, commands) -> None:
     limit, unit = case
 
-    def check(desk: Desk) -> None:
+    def check(desk: LocalLimiter) -> None:
         ledger: Any = desk.ledger
         out = ledger.out.total if ledger.out is not None else 0
         assert ledger.free + ledger.cooling.total + out == limit.count
 
-    Desk(rule_of(limit).open(), unit).play(commands, check)
+    LocalLimiter(rule_of(limit).open(), unit).play(commands, check)
 
 
 @settings(traced)
 @given(FINE, COMMANDS, FINE, COMMANDS)
 def test_a_new_limit_holds_from_its_first_moment(case, before, other, after) -> None:
-    desk = Desk(rule_of(case[0]).open()).play(before)
+    desk = LocalLimiter(rule_of(case[0]).open()).play(before)
     known = len(desk.grants)
-    desk.ledger.adopt(rule_of(other[0]), desk.now)
+    desk.ledger.reconfigure(rule_of(other[0]), desk.now)
     assert_promise(other[0], desk.play(after).grants[known:])
 
 
@@ -134,10 +137,10 @@ def test_a_new_limit_holds_from_its_first_moment(case, before, other, after) -> 
 @given(WINDOWS, COMMANDS, WINDOWS)
 def test_a_new_limit_forgets_nothing_that_was_still_in_the_window(case, commands, other) -> None:
     commands = [command for command in commands if command[0] != "settle"]
-    desk = Desk(rule_of(case[0]).open()).play(commands)
+    desk = LocalLimiter(rule_of(case[0]).open()).play(commands)
     old, new = case[0], other[0]
     per = min(old.per_ns, new.per_ns)
-    desk.ledger.adopt(rule_of(new), desk.now)
+    desk.ledger.reconfigure(rule_of(new), desk.now)
     recent = sum(grant.happened for grant in desk.grants if desk.now < grant.at + per)
     assert desk.ledger.remaining(desk.now) == max(0, new.count - recent)
 
@@ -197,7 +200,9 @@ def test_a_cancel_finds_its_own_permit_under_another_limit() -> None:
     ledger = rule_of(Window(2, per="100ns")).open()
     first, tally = ledger.take(0, 1), ledger.tally
     ledger.take(50, 1)
-    ledger.adopt(rule_of(Window(2, per="50ns")), 50)  # now the second is usable when the first used to be
+    ledger.reconfigure(
+        rule_of(Window(2, per="50ns")), 50
+    )  # now the second is usable when the first used to be
     ledger.cancel(50, 1, first, tally)
     assert ledger.remaining(50) == 1
 
@@ -205,7 +210,7 @@ def test_a_cancel_finds_its_own_permit_under_another_limit() -> None:
 def test_a_permit_of_a_local_window_ends_nothing_of_a_remote_one() -> None:
     ledger = rule_of(Window(1, per="100ns")).open()
     local, tally = ledger.take(0, 1), ledger.tally
-    ledger.adopt(rule_of(Window(1, per="100ns", remote=Remote(resolution=0, drift_ppm=0))), 50)
+    ledger.reconfigure(rule_of(Window(1, per="100ns", remote=Remote(resolution=0, drift_ppm=0))), 50)
     ledger.take(100, 1)
     ledger.complete(100, 1, local)
     ledger.cancel(100, 1, local, tally)

@@ -51,7 +51,7 @@ class Grant:
         return max(0, self.actual - self.cost)
 
 
-class Desk:
+class LocalLimiter:
     """Asks one ledger as an engine would; `unit` is how many ticks one step of a "pass" is."""
 
     def __init__(self, ledger: Ledger, unit: int = 1, now: int = START) -> None:
@@ -63,7 +63,9 @@ class Desk:
         self.others: list[Rule] = []  # what "adopt" may change to
         self.log: list[int] = []
 
-    def play(self, commands: Iterable[Command], visit: Callable[[Desk], None] | None = None) -> Desk:
+    def play(
+        self, commands: Iterable[Command], visit: Callable[[LocalLimiter], None] | None = None
+    ) -> LocalLimiter:
         for verb, x, y in commands:
             self.turn += 1
             getattr(self, "do_" + verb)(x, y)
@@ -71,9 +73,9 @@ class Desk:
                 visit(self)
         return self
 
-    def fork(self, ledger: Ledger) -> Desk:
+    def fork(self, ledger: Ledger) -> LocalLimiter:
         """Another desk at this moment, with the same permits out, on another ledger."""
-        twin = Desk(ledger, self.unit, self.now)
+        twin = LocalLimiter(ledger, self.unit, self.now)
         twin.turn = self.turn
         twin.grants = copy.deepcopy(self.grants)
         return twin
@@ -158,7 +160,7 @@ class Desk:
 
     def do_adopt(self, x: int, y: int) -> None:
         if self.others and y % 4 == 0:
-            self.ledger.adopt(self.others[x % len(self.others)], self.now)
+            self.ledger.reconfigure(self.others[x % len(self.others)], self.now)
 
     def do_exhaust(self, x: int, y: int) -> None:
         if y % 8 == 0:
@@ -182,10 +184,10 @@ def random_commands(
     return [(dice.choice(verbs), dice.randrange(top), dice.randrange(top)) for _ in range(size)]
 
 
-def look(desk: Desk) -> tuple[int, ...]:
+def look(desk: LocalLimiter) -> tuple[int, ...]:
     """Everything a ledger can be asked without changing it."""
     ledger, now = desk.ledger, desk.now
     costs = (1, max(1, ledger.get_rule().capacity))
-    answers = [ask(now, cost) for ask in (ledger.wait, ledger.sure, ledger.exact) for cost in costs]
+    answers = [ask(now, cost) for ask in (ledger.wait, ledger.latest_wait, ledger.exact) for cost in costs]
     answers += [ledger.remaining(now), ledger.reset_after(now), ledger.in_flight(now), ledger.idle(now)]
     return tuple(map(int, answers))

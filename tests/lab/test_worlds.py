@@ -11,7 +11,7 @@ import pytest
 from headway.core.remote import Remote, gap_ns, transit_ns
 from headway.lab import World, audit, draw, run_world, shrink, tell
 from headway.lab.clocks import BILLION, Skewed
-from headway.lab.fates import FATES
+from headway.lab.faults import FATES
 from headway.lab.tasks import run_tasks
 
 CHUNK = 300

@@ -67,7 +67,7 @@ class Chaos:
                 if permit:
                     permit.cancel()
             case 6:
-                limiter.retarget(limiter.limit)
+                limiter.set_limit(limiter.limit)
             case 7:
                 self.reserve()
 
@@ -101,5 +101,5 @@ def test_nobody_sleeps_for_ever(limit, seed):
     chaos.clock.advance(60)
     for host in HOSTS:
         status = limiter.peek({"host": host} if chaos.scoped else host)
-        assert all(part.in_flight == part.waiting == 0 for part in status.all)
-        assert all(part.remaining == part.limit.capacity for part in status.all)
+        assert all(part.in_flight == part.waiting == 0 for part in status.parts)
+        assert all(part.remaining == part.limit.capacity for part in status.parts)

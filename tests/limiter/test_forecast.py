@@ -3,7 +3,7 @@
 import pytest
 
 from headway import Limiter
-from headway.core.line import Ticket
+from headway.core.wait_queue import Ticket
 from headway.testing import ManualClock
 
 pytestmark = pytest.mark.both_forms
@@ -11,12 +11,12 @@ pytestmark = pytest.mark.both_forms
 MS = 1_000_000
 
 
-class Desk:
+class LocalLimiter:
     """A limiter whose waiters are asked by hand, as late as a busy machine wakes them."""
 
     def __init__(self, limit):
         self.clock = ManualClock()
-        self.book = Limiter(limit, clock=self.clock)._book
+        self.book = Limiter(limit, clock=self.clock)._store
 
     def come(self):
         ticket = Ticket((None,), (1,))
@@ -31,7 +31,7 @@ class Desk:
 
 
 def test_a_late_head_takes_the_slot_it_was_due_and_the_newcomer_is_told_so():
-    desk = Desk("1000/s burst 1")
+    desk = LocalLimiter("1000/s burst 1")
     assert desk.come().granted
     head = desk.come()
     assert head.ready == 1 * MS
@@ -44,7 +44,7 @@ def test_a_late_head_takes_the_slot_it_was_due_and_the_newcomer_is_told_so():
 
 
 def test_nobody_is_expected_to_be_served_before_it_came():
-    desk = Desk("1000/s burst 1")
+    desk = LocalLimiter("1000/s burst 1")
     assert desk.come().granted
     early = [desk.come(), desk.come()]
     assert [ticket.ready for ticket in early] == [1 * MS, 2 * MS]
@@ -57,7 +57,7 @@ def test_nobody_is_expected_to_be_served_before_it_came():
 
 
 def test_after_a_standstill_newcomers_are_told_the_new_times():
-    desk = Desk("10/s burst 1")
+    desk = LocalLimiter("10/s burst 1")
     assert desk.come().granted
     first, second, third = [desk.come() for _ in range(3)]
     assert third.ready == 300 * MS

@@ -153,8 +153,8 @@ def test_overrides_of_metrics(clock):
         overrides={"vip": {"tokens": "900/minute"}},
         clock=clock,
     )
-    assert [part.remaining for part in limiter.peek("vip").all] == [5, 900]
-    assert [part.remaining for part in limiter.peek("joe").all] == [5, 100]
+    assert [part.remaining for part in limiter.peek("vip").parts] == [5, 900]
+    assert [part.remaining for part in limiter.peek("joe").parts] == [5, 100]
 
 
 @pytest.mark.parametrize("wrong", ["5 cows", "1/s; 2/m", {"tokens": "1/s"}])

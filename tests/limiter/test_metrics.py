@@ -24,7 +24,7 @@ def clock():
 
 
 def left(limiter, key=None):
-    return [part.remaining for part in limiter.peek(key).all]
+    return [part.remaining for part in limiter.peek(key).parts]
 
 
 def test_a_metric_that_is_not_named_costs_one(clock):
@@ -172,21 +172,21 @@ def test_holding_several(clock):
 def test_mistakes_change_nothing(clock, arguments, complaint):
     limiter = Limiter(LLM, clock=clock)
     limiter.acquire(cost={"tokens": 7})
-    before = limiter.peek().all, limiter.stats()
+    before = limiter.peek().parts, limiter.stats()
     for verb in (limiter.try_acquire, limiter.acquire, limiter.peek):
         with pytest.raises((ValueError, TypeError), match=complaint):
             verb(**arguments)
-    assert (limiter.peek().all, limiter.stats()) == before
+    assert (limiter.peek().parts, limiter.stats()) == before
 
 
 @pytest.mark.parametrize("wrong", [5, {"words": 3}, {"tokens": -1}, {"tokens": 0.5}, {"tokens": True}, None])
 def test_a_mistake_in_settling_leaves_the_permit_as_it_was(clock, wrong):
     limiter = Limiter(LLM, clock=clock)
     permit = limiter.acquire(cost={"tokens": 7})
-    before = limiter.peek().all, limiter.stats()
+    before = limiter.peek().parts, limiter.stats()
     with pytest.raises((ValueError, TypeError), match=re.escape(f"cost={wrong!r} is not accepted")):
         permit.settle(wrong)
-    assert (limiter.peek().all, limiter.stats(), permit.ended) == (before[0], before[1], None)
+    assert (limiter.peek().parts, limiter.stats(), permit.ended) == (before[0], before[1], None)
     permit.settle({"tokens": 0})
     assert left(limiter) == [4, 100]
 
@@ -209,7 +209,7 @@ def test_one_metric_may_be_given_as_a_number(clock):
 def test_retargeting_metrics(clock):
     limiter = Limiter(LLM, clock=clock)
     limiter.acquire(cost={"tokens": 50})
-    limiter.retarget({"requests": "5/minute", "tokens": "60/minute"})
+    limiter.set_limit({"requests": "5/minute", "tokens": "60/minute"})
     assert left(limiter) == [4, 10]
     assert limiter.limit == {"requests": Window(5, per=60), "tokens": Window(60, per=60)}
 

@@ -233,7 +233,7 @@ def test_a_raised_limit_is_heard_by_who_waits(clock):
         for name in "abc":
             await crowd.add(name)
         await clock.sleep_async(0.5)
-        limiter.retarget("10/s burst 1")
+        limiter.set_limit("10/s burst 1")
         return await crowd.done()
 
     # Half a permit is owed still: at the new rate that is 50 ms.
@@ -253,7 +253,7 @@ def test_a_raised_window_lets_the_next_in_at_once(clock):
         for name in "abc":
             await crowd.add(name)
         await clock.sleep_async(1)
-        limiter.retarget("4/minute")
+        limiter.set_limit("4/minute")
         return await crowd.done()
 
     assert run(main(), clock=clock) == [("a", 1000), ("b", 1000), ("c", 60_000)]
@@ -269,7 +269,7 @@ def test_a_limit_lowered_below_a_waiting_cost_refuses_it(clock):
         await crowd.add("light", cost=3)
         await crowd.add("heavy", cost=8)
         await crowd.add("also light", cost=2)
-        limiter.retarget("5/s")
+        limiter.set_limit("5/s")
         return await crowd.done()
 
     assert run(main(), clock=clock) == [("heavy", "never"), ("light", 1000), ("also light", 1000)]
@@ -294,10 +294,10 @@ def test_lowered_to_zero_and_raised_again(clock, limit, nothing):
 
     async def main():
         await crowd.add("a")
-        limiter.retarget(nothing)
+        limiter.set_limit(nothing)
         await crowd.done()
         assert not limiter.try_acquire()
-        limiter.retarget(limit)
+        limiter.set_limit(limit)
         assert not limiter.try_acquire()
         return crowd.trace
 
@@ -309,7 +309,7 @@ def test_lowered_to_zero_and_raised_again(clock, limit, nothing):
 def test_concurrency_lowered_below_what_is_out(clock):
     limiter = Limiter("4 concurrent", clock=clock)
     permits = [limiter.acquire() for _ in range(4)]
-    limiter.retarget("2 concurrent")
+    limiter.set_limit("2 concurrent")
     left = []
     for permit in permits:
         left.append((limiter.peek().remaining, limiter.peek().in_flight))
@@ -324,9 +324,9 @@ def test_another_kind_is_refused_and_changes_nothing(clock):
     before = limiter.peek(), limiter.stats(), limiter.limit
     for other in ("5 concurrent", "10/s burst 1", "10/s; 5/s", {"tokens": "10/s"}):
         with pytest.raises(LimitMismatch, match=r"this limiter is kept as '10/s'.*: make a new one"):
-            limiter.retarget(other)
+            limiter.set_limit(other)
     with pytest.raises(ValueError, match="unit"):
-        limiter.retarget("5/parsec")
+        limiter.set_limit("5/parsec")
     assert (limiter.peek(), limiter.stats(), limiter.limit) == before
 
 
@@ -335,7 +335,7 @@ def test_keys_are_retargeted_but_not_those_with_an_override(clock):
         limiter = Limiter("2/minute", overrides={"vip": own}, clock=clock)
         limiter.acquire("a")
         limiter.acquire("vip")
-        limiter.retarget("9/minute")
+        limiter.set_limit("9/minute")
         assert limiter.peek("a").remaining == 8
         assert limiter.peek("vip").remaining == int(own[0]) - 1
         assert limiter.peek("new").remaining == 9
@@ -344,7 +344,7 @@ def test_keys_are_retargeted_but_not_those_with_an_override(clock):
 def test_a_permit_taken_before_can_be_ended_after(clock):
     limiter = Limiter("5/s", remote=True, clock=clock)
     first, second = limiter.acquire(), limiter.acquire()
-    limiter.retarget("3/s")
+    limiter.set_limit("3/s")
     assert limiter.peek().in_flight == 2
     first.cancel()
     assert limiter.peek().remaining == 2

@@ -9,7 +9,7 @@ import pickle
 
 import pytest
 
-from headway import Event, Limiter, RateLimited, Remote, Window
+from headway import Limiter, LimiterEvent, RateLimited, Remote, Window
 from headway.testing import ManualClock, run
 
 pytestmark = pytest.mark.both_forms
@@ -82,8 +82,8 @@ def test_of_several_limits_the_one_that_binds(clock):
     clock.advance(1)
     status = limiter.peek(cost=4)
     assert (str(status.limit), status.remaining, status.retry_after) == ("8/minute", 3, 59)
-    assert [str(part.limit) for part in status.all] == ["5/s", "8/minute", "20/hour"]
-    assert [part.retry_after for part in status.all] == [0, 59, 0]
+    assert [str(part.limit) for part in status.parts] == ["5/s", "8/minute", "20/hour"]
+    assert [part.retry_after for part in status.parts] == [0, 59, 0]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def tell(event):
 
 
 def test_events_of_trying_and_ending(clock):
-    seen: list[Event] = []
+    seen: list[LimiterEvent] = []
     limiter = Limiter("2 concurrent", name="test_status:events", on_event=seen.append, clock=clock)
     first, second = limiter.try_acquire("a"), limiter.try_acquire("a")
     limiter.try_acquire("a")
@@ -201,7 +201,7 @@ def test_events_of_trying_and_ending(clock):
 
 
 def test_events_of_waiting(clock):
-    seen: list[Event] = []
+    seen: list[LimiterEvent] = []
     limiter = Limiter("10/s burst 1", on_event=seen.append, clock=clock)
 
     async def main():
@@ -218,14 +218,14 @@ def test_events_of_waiting(clock):
 
 
 def test_who_did_not_wait_is_told_as_granted(clock):
-    seen: list[Event] = []
+    seen: list[LimiterEvent] = []
     limiter = Limiter("10/s burst 1", on_event=seen.append, clock=clock)
     limiter.acquire()
     assert [event.kind for event in seen] == ["granted"]
 
 
 def test_a_reservation_is_told(clock):
-    seen: list[Event] = []
+    seen: list[LimiterEvent] = []
     limiter = Limiter("10/s burst 1", on_event=seen.append, clock=clock)
     limiter.reserve()
     assert [event.kind for event in seen] == ["granted"]
@@ -255,4 +255,4 @@ def test_errors_travel(clock):
         assert getattr(error, name) == getattr(caught.value, name)
     assert (error.retry_after, error.key, error.reason, error.timeout) == (60, "a", "timeout", 1)
     assert str(error) == str(caught.value)
-    assert [part.remaining for part in error.status.all] == [0, 4]
+    assert [part.remaining for part in error.status.parts] == [0, 4]

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from headway import AllOf, Bucket, Closed, Limiter, Permit, RateLimited, Spacing, Window
+from headway import AllOf, Bucket, Limiter, LimiterClosed, Permit, RateLimited, Spacing, Window
 from headway.errors import NotPromised
 from headway.testing import ManualClock, disabled, run
 
@@ -329,7 +329,7 @@ def test_closing_tells_a_promised_waiter_at_once(clock):
         await asyncio.sleep(0)
         limiter.reserve()
         limiter.close()
-        with pytest.raises(Closed):
+        with pytest.raises(LimiterClosed):
             await waiter
         return clock.now()
 
@@ -416,7 +416,7 @@ def test_closing_ends_the_waits_of_tasks(clock):
         results = await asyncio.gather(*waiters, return_exceptions=True)
         return [type(result) for result in results], clock.now()
 
-    assert run(main(), clock=clock) == ([Closed] * 5, 0)
+    assert run(main(), clock=clock) == ([LimiterClosed] * 5, 0)
     assert limiter.stats().waiting == 0
 
 
@@ -428,7 +428,7 @@ def test_closing_ends_the_waits_of_threads(clock):
     def wait():
         try:
             limiter.acquire()
-        except Closed:
+        except LimiterClosed:
             ends.append("closed")
 
     threads = [threading.Thread(target=wait) for _ in range(3)]
@@ -457,7 +457,7 @@ def test_nothing_is_granted_after_closing(clock):
         lambda: run(limiter.acquire_async(), clock=clock),
         lambda: run(limiter.try_acquire_async("a", cost=2), clock=clock),
     ):
-        with pytest.raises(Closed):
+        with pytest.raises(LimiterClosed):
             ask()
     assert limiter.stats().granted == 0
 
@@ -466,7 +466,7 @@ def test_closed_is_what_a_closed_limiter_says_however_short_the_patience(clock):
     limiter = Limiter("1/minute", clock=clock)
     limiter.acquire()
     limiter.close()
-    with pytest.raises(Closed):
+    with pytest.raises(LimiterClosed):
         limiter.acquire(timeout=0)
 
 
@@ -491,10 +491,10 @@ def test_all_or_none(clock):
     permits = [limiter.try_acquire() for _ in range(3)]
     denied = limiter.try_acquire()
     assert (str(denied.limit), denied.retry_after) == ("3/minute", 60)
-    assert [part.remaining for part in denied.status.all] == [7, 0, 2]
+    assert [part.remaining for part in denied.status.parts] == [7, 0, 2]
     for permit in permits:
         permit.complete()
-    assert [part.remaining for part in limiter.peek().all] == [7, 0, 5]
+    assert [part.remaining for part in limiter.peek().parts] == [7, 0, 5]
 
 
 def test_limits_may_be_given_as_values(clock):

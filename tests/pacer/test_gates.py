@@ -128,7 +128,7 @@ def test_a_thread_of_a_child_is_one_more_thread():
 
     assert in_child(child) == ((2, 1), []), "the pools of the other thread are not here"
     assert law(pacer).ops == 10**6 + 1
-    pacer.retarget("1e9/s")
+    pacer.set_rate("1e9/s")
     thread.join()
 
 
@@ -150,7 +150,7 @@ def test_who_waited_does_not_wait_in_the_child():
 
     assert in_child(child)[0] == (0, True)
     assert pacer.stats().waiters >= 3
-    pacer.retarget("1000/s")
+    pacer.set_rate("1000/s")
     for thread in crowd:
         thread.join()
 
@@ -225,7 +225,7 @@ def test_a_pacer_that_exists_runs_in_virtual_time():
             assert clock.now() == number * 100 * MS
         clock.advance(60)
         assert pacer.acquire() == 60 * SECOND - 100 * MS
-        pacer.retarget("20/s", ratio=2)
+        pacer.set_rate("20/s", ratio=2)
         law(pacer)
     after = law(pacer)
     assert after.ops == before.ops == 0
@@ -287,7 +287,7 @@ def test_pools_of_threads_are_set_aside_too():
             pacer.acquire()
         assert clock.now() == 700 * MS
         assert pacer.stats().ops == 7
-        pacer.retarget("20/s")
+        pacer.set_rate("20/s")
         pacer.acquire()
         assert clock.now() == 750 * MS
     assert law(pacer).ops == 0

@@ -135,7 +135,7 @@ def test_the_law_on_random_traces(rate):
         clock.advance_ns(dice.choice([0, 1, 17, 1000, 10**6, 10**9, 10**12]))
         verb = dice.choice(["acquire", "bulk", "try", "retarget"])
         if verb == "retarget":
-            pacer.retarget(Fraction(rate) * dice.randint(1, 9), ratio=dice.choice([1, 1.1, 3]))
+            pacer.set_rate(Fraction(rate) * dice.randint(1, 9), ratio=dice.choice([1, 1.1, 3]))
         elif verb == "try":
             pacer.try_acquire()
         else:
@@ -216,7 +216,7 @@ def test_retarget_wakes_those_who_wait():
         pacer = Pacer("0.001/s")
         waiting = asyncio.create_task(pacer.acquire_async())
         await asyncio.sleep(1)
-        pacer.retarget("2/s")
+        pacer.set_rate("2/s")
         await waiting
         return asyncio.get_running_loop().time()
 
@@ -228,7 +228,7 @@ def test_retarget_keeps_the_backlog_and_bursts_no_more_than_the_ratio():
     pacer = Pacer("100/s", clock=clock)
     clock.advance(10)
     before = law(pacer)
-    pacer.retarget("1000/s", ratio=1.2)
+    pacer.set_rate("1000/s", ratio=1.2)
     after = law(pacer)
     assert after.elapsed_ns == before.elapsed_ns
     assert after.consumed_ns == before.consumed_ns
@@ -253,7 +253,7 @@ def test_stop_start_restart():
     pacer.stop()
     clock.advance(60)
     assert law(pacer).elapsed_ns == 5 * SECOND
-    pacer.retarget("20/s,configure")
+    pacer.set_rate("20/s,configure")
     assert not pacer.try_acquire()
     assert pacer.rate == 20
     pacer.restart()
@@ -299,7 +299,7 @@ def test_pools_of_each_thread():
     gc.collect()
     assert "thread" in repr(pacer)
     with pytest.raises(InvalidArgument):
-        pacer.retarget("10/s,shared")
+        pacer.set_rate("10/s,shared")
 
 
 def test_over_items():

@@ -152,9 +152,9 @@ def test_requests_and_tokens(decorated):
     )(lambda model, prompt: prompt)
     call("large", "x" * 300)
     call("large", "y" * 200)
-    requests, tokens = call.limiter.peek("large").all
+    requests, tokens = call.limiter.peek("large").parts
     assert (requests.remaining, tokens.remaining) == (498, 29500)
-    assert call.limiter.peek("small").all[0].remaining == 500
+    assert call.limiter.peek("small").parts[0].remaining == 500
 
 
 @pytest.mark.parametrize("settled", [None, -1, "5", 1.5, {"tokens": 1}])

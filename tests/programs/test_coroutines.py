@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import headway
-import headway.drive
+import headway.flows.drive
 from headway import Limiter, RateLimited
 from headway.errors import UnsupportedAsync
 from headway.testing import run
@@ -470,4 +470,4 @@ def test_no_loop_no_waiting():
 
 def test_asyncio_half_imported_by_another_thread(monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncio", types.ModuleType("asyncio"))
-    assert headway.drive.running_loop() is None
+    assert headway.flows.drive.running_loop() is None

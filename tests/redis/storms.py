@@ -35,7 +35,7 @@ class Storm:
         self.ended = 0
         self.errors = []
 
-    async def ask(self, number):
+    async def call(self, number):
         limiter, random = self.limiter, self.random
         key = random.choice([None, "a", "b"]) if number % 3 else None
         cost = random.choice([1, 1, 1, self.most])
@@ -57,7 +57,7 @@ class Storm:
     async def one(self, number):
         random = self.random
         try:
-            permit = await self.ask(number)
+            permit = await self.call(number)
         except (RateLimited, TimeoutError):
             return
         except EngineUnavailable as error:
@@ -129,18 +129,20 @@ async def turns(number):
 
 def settled(limiter, kind, storm):
     """The ledgers have what was used, and nobody is in flight or waits."""
-    keeper = limiter._engine.keeper
+    worker = limiter._engine.worker
 
-    def look():
-        keeper.wake()
+    def peek():
+        worker.wake()
         return [limiter.peek(key) for key in (None, "a", "b")]
 
     wait_until(
-        lambda: keeper.wake() or not (keeper.doubts or keeper._letters()), "nothing left to say", within=5
+        lambda: worker.wake() or not (worker.unknown_outcomes or worker._has_releases()),
+        "nothing left to say",
+        within=5,
     )
-    wait_until(lambda: {(one.waiting, one.in_flight) for one in look()} == {(0, 0)}, "nobody", within=5)
+    wait_until(lambda: {(one.waiting, one.in_flight) for one in peek()} == {(0, 0)}, "nobody", within=5)
     if kind == "concurrency":
-        assert {one.remaining for one in look()} == {5}
+        assert {one.remaining for one in peek()} == {5}
     elif kind.startswith("window"):
-        assert sum(MANY - one.remaining for one in look()) == sum(permit.cost for permit in storm.kept)
+        assert sum(MANY - one.remaining for one in peek()) == sum(permit.cost for permit in storm.kept)
     assert limiter.stats().waiting == 0

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from headway import AllOf, Concurrency, Limiter, Remote, Window
 from headway.cli.app import app
-from headway.cli.register import Register
+from headway.cli.scanner import LedgerScanner
 
 pytestmark = pytest.mark.realtime
 
@@ -39,12 +39,12 @@ def url(valkey):
 
 def counted(url, name, key=None):
     """As somebody sees it who only looks."""
-    return sum(sheet.abandoned for sheet in Register(url).of(name, key))
+    return sum(view.abandoned for view in LedgerScanner(url).of(name, key))
 
 
 def fields(valkey, limiter):
     """The counters that are stored in a root."""
-    root = limiter._spec.account((None,)).keys[0]
+    root = limiter._registry.ledger((None,)).keys[0]
     return {field: int(value) for field, value in valkey.client().hgetall(root).items() if field[:1] == b"a"}
 
 
@@ -52,7 +52,7 @@ def fields(valkey, limiter):
 def test_what_a_killed_holder_held_is_counted(crew, valkey, url, kind):
     """Row "a holder is killed" of docs/fleet.md. Nobody has to ask the ledger: who looks sees what is over."""
     holder = crew.start(url, HOLD.format(limit=LIMITS[kind]))
-    assert holder.hear() == "holds two"
+    assert holder.apply_reply() == "holds two"
     assert counted(url, crew.name) == 0
     holder.kill()
     wait_until(lambda: counted(url, crew.name), "the first one")
@@ -100,7 +100,7 @@ def test_another_number_keeps_the_count(crew, valkey, url, kind):
     old, new = LIMITS[kind], LIMITS[kind].share(2)
     for turn in (1, 2):
         holder = crew.start(url, HOLD.format(limit=old))
-        assert holder.hear() == "holds two"
+        assert holder.apply_reply() == "holds two"
         holder.kill()
         wait_until(lambda turn=turn: counted(url, crew.name) == 2 * turn, "what it held")
         if turn == 1:
@@ -125,7 +125,7 @@ def test_a_ledger_that_begins_anew_has_counted_none(valkey, url, name, kind, how
     elif how == "headway reset":
         assert CliRunner().invoke(app, ["reset", url, name, "--yes"]).exit_code == 0
     else:
-        client, root = valkey.client(), limiter._spec.account((None,)).keys[0]
+        client, root = valkey.client(), limiter._registry.ledger((None,)).keys[0]
         # Of the past, as a replica has it: it knows the count, but not the last commands.
         past = client.hget(root, "m")
         limiter.acquire().complete()

@@ -12,9 +12,9 @@ import pytest
 from tests.redis.servers import eventually
 
 from headway import Limiter
-from headway.engines.redis import spec as specs
-from headway.engines.redis.lanes import lane_of_threads
-from headway.engines.redis.requests import NOTHING, Request
+from headway.engines.redis.client import registry as registries
+from headway.engines.redis.client.batching import thread_batcher
+from headway.engines.redis.client.requests import NOTHING, Request
 
 pytestmark = pytest.mark.realtime
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.realtime
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     """An account that was seen twice without use is idle."""
-    monkeypatch.setattr(specs, "IDLE", 0)
+    monkeypatch.setattr(registries, "IDLE", 0)
 
 
 def reduce_all(limiter):
     """Until the hand has reduced all accounts."""
-    spec = limiter._spec
-    eventually(lambda: spec.move_hand() or not spec.accounts, "all accounts are reduced")
+    registry = limiter._registry
+    eventually(lambda: registry.sweep() or not registry.ledgers, "all accounts are reduced")
 
 
 def test_an_idle_key_takes_little(valkey, name):
@@ -40,7 +40,7 @@ def test_an_idle_key_takes_little(valkey, name):
     try:
         for number in range(5000):
             limiter.acquire(f"key{number}")
-        assert len(limiter._spec.accounts) < 500
+        assert len(limiter._registry.ledgers) < 500
         reduce_all(limiter)
         gc.collect()
         used = tracemalloc.get_traced_memory()[0]
@@ -58,7 +58,7 @@ def test_accounts_are_freed_without_the_collector(valkey, name):
         for number in range(100):
             limiter.acquire(f"key{number}")
         reduce_all(limiter)
-        assert limiter._spec.everybody() == []
+        assert limiter._registry.everybody() == []
     finally:
         gc.enable()
 
@@ -67,70 +67,70 @@ def test_no_call_looks_at_many_and_all_are_found(valkey, name, monkeypatch):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     looks: Counter[int] = Counter()
     call = [0]
-    reduce, expiry_of = specs.Spec._reduce, specs.expiry_of
+    reduce, expiry_of = registries.LimiterRegistry._compact_ledger, registries.expiry_of
 
     def counted(do):
-        def look(*args):
+        def peek(*args):
             looks[call[0]] += 1
             return do(*args)
 
-        return look
+        return peek
 
-    monkeypatch.setattr(specs.Spec, "_reduce", counted(reduce))
-    monkeypatch.setattr(specs, "expiry_of", counted(expiry_of))
-    monkeypatch.setattr(specs, "IDLE", 1 << 62)
+    monkeypatch.setattr(registries.LimiterRegistry, "_compact_ledger", counted(reduce))
+    monkeypatch.setattr(registries, "expiry_of", counted(expiry_of))
+    monkeypatch.setattr(registries, "IDLE", 1 << 62)
     for number in range(2000):
         call[0] += 1
         limiter.acquire(f"key{number}")
-    assert len(limiter._spec.accounts) == 2000
-    monkeypatch.setattr(specs, "IDLE", 0)
+    assert len(limiter._registry.ledgers) == 2000
+    monkeypatch.setattr(registries, "IDLE", 0)
     for _ in range(3 * 2000):
         call[0] += 1
         limiter.acquire("key0")
-    assert max(looks.values()) <= 2 * specs.BATCH <= 64
-    assert len(limiter._spec.accounts) < 10
+    assert max(looks.values()) <= 2 * registries.BATCH <= 64
+    assert len(limiter._registry.ledgers) < 10
 
 
 def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
-    monkeypatch.setattr(specs, "IDLE", 300_000_000)
+    monkeypatch.setattr(registries, "IDLE", 300_000_000)
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
-    spec = limiter._spec
-    account = spec.accounts["key",]
+    registry = limiter._registry
+    ledger = registry.ledgers["key",]
     until = time.monotonic() + 1
     while time.monotonic() < until:
         limiter.acquire("key")
-        spec.move_hand()
-        assert spec.accounts["key",] is account
+        registry.sweep()
+        assert registry.ledgers["key",] is ledger
         time.sleep(0.01)
-    eventually(lambda: spec.move_hand() or not spec.accounts, "it is reduced")
+    eventually(lambda: registry.sweep() or not registry.ledgers, "it is reduced")
 
 
 def test_an_account_that_somebody_got_just_now_is_not_reduced(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
-    spec = limiter._spec
+    registry = limiter._registry
     for _ in range(3):
-        account = spec.account(("key",))
-        spec.move_hand()
-        assert spec.accounts == {("key",): account}
-    spec.move_hand()
-    assert not spec.accounts
+        ledger = registry.ledger(("key",))
+        registry.sweep()
+        assert registry.ledgers == {("key",): ledger}
+    registry.sweep()
+    assert not registry.ledgers
 
 
 @pytest.mark.parametrize("limit", ["5 concurrent", "2/300ms"])
 def test_who_holds_or_waits_is_not_reduced(valkey, name, limit):
     limiter = Limiter(limit, name=name, engine=valkey.url)
-    spec = limiter._spec
+    registry = limiter._registry
     held = [limiter.acquire("key") for _ in range(2)]
-    account = spec.accounts["key",]
-    if not account.busy:
+    ledger = registry.ledgers["key",]
+    if not ledger.busy:
         waiter = threading.Thread(target=limiter.acquire, args=["key"])
         waiter.start()
-        eventually(lambda: account.busy, "somebody waits")
+        eventually(lambda: ledger.busy, "somebody waits")
     for _ in range(10):
-        spec.move_hand()
-    assert spec.accounts["key",] is account
+        registry.sweep()
+    assert registry.ledgers["key",] is ledger
     if "concurrent" not in limit:
         waiter.join()
     for permit in held:
@@ -141,11 +141,11 @@ def test_an_expired_ledger_is_forgotten(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("short")
     limiter.acquire("long")
-    limiter._spec.accounts["short",].expires = limiter._clock.now()
+    limiter._registry.ledgers["short",].expires = limiter._clock.now()
     reduce_all(limiter)
-    limiter._spec.move_hand()
-    assert list(limiter._spec.memories) == limiter._spec.shelf == [("long",)]
-    assert limiter._spec.ring == []
+    limiter._registry.sweep()
+    assert list(limiter._registry.compact) == limiter._registry.compacted_keys == [("long",)]
+    assert limiter._registry.live_keys == []
     assert limiter.stats().keys == 1
 
 
@@ -154,10 +154,10 @@ def test_a_key_is_on_the_shelf_once(valkey, name):
     for expires in (None, 1, None, None):
         limiter.acquire("key")
         if expires is not None:
-            limiter._spec.accounts["key",].expires = expires
+            limiter._registry.ledgers["key",].expires = expires
         reduce_all(limiter)
-        assert limiter._spec.shelf == ([("key",)] if expires is None else [])
-        assert limiter._spec.ring == []
+        assert limiter._registry.compacted_keys == ([("key",)] if expires is None else [])
+        assert limiter._registry.live_keys == []
 
 
 def test_a_ledger_that_was_lost_while_its_account_was_reduced_is_missed(valkey, name):
@@ -184,12 +184,12 @@ def test_what_a_stray_has_heard_is_known(valkey, name):
     limiter = Limiter("5/min", name=name, engine=valkey.url)
     client, root = valkey.client(), f"headway:{{{name}:key}}"
     assert limiter.try_acquire("key")
-    stray = limiter._spec.accounts["key",]
+    stray = limiter._registry.ledgers["key",]
     before = client.dump(root)
     reduce_all(limiter)
-    lane_of_threads(stray).ask(Request(stray, NOTHING))
-    assert limiter._spec.accounts["key",] is not stray
-    assert limiter._spec.accounts["key",].seq == stray.seq
+    thread_batcher(stray).send(Request(stray, NOTHING))
+    assert limiter._registry.ledgers["key",] is not stray
+    assert limiter._registry.ledgers["key",].seq == stray.seq
     client.restore(root, 60_000, before, replace=True)
     assert limiter.try_acquire("key").reason == "quarantine"
 
@@ -198,24 +198,24 @@ def test_a_lane_that_was_retired_uses_another_stream(valkey, name):
     """The one that it had is its successor's; two that use one are told each other's answers."""
     limiter = Limiter("5/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
-    stray = limiter._spec.accounts["key",]
-    lane = lane_of_threads(stray)
-    had = lane.stream
+    stray = limiter._registry.ledgers["key",]
+    batcher = thread_batcher(stray)
+    had = batcher.stream
     reduce_all(limiter)
     assert limiter.try_acquire("key")
-    lane.ask(Request(stray, NOTHING))
-    assert lane_of_threads(limiter._spec.accounts["key",]).stream == had != lane.stream
+    batcher.send(Request(stray, NOTHING))
+    assert thread_batcher(limiter._registry.ledgers["key",]).stream == had != batcher.stream
     assert limiter.try_acquire("key")
 
 
 def test_a_stray_goes_by_the_newest_limit(valkey, name):
     limiter = Limiter("5/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
-    stray = limiter._spec.accounts["key",]
+    stray = limiter._registry.ledgers["key",]
     reduce_all(limiter)
-    limiter.retarget("9/min")
-    assert stray.rules == limiter._spec.rules
-    lane_of_threads(stray).ask(Request(stray, NOTHING))
+    limiter.set_limit("9/min")
+    assert stray.rules == limiter._registry.rules
+    thread_batcher(stray).send(Request(stray, NOTHING))
     assert limiter.peek("key").remaining == 8
 
 
@@ -223,7 +223,7 @@ def test_a_stray_goes_by_the_newest_limit(valkey, name):
 def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
     limiter = Limiter("1/200ms" if end == "complete" else "1/min", name=name, engine=valkey.url, remote=True)
     limiter.acquire("other").cancel()  # the first end of a process is posted at once
-    eventually(lambda: limiter._engine.places()[0].posts.wire, "it is posted")
+    eventually(lambda: limiter._engine.redis_keys()[0].release_sender.wire, "it is posted")
     permit = limiter.acquire("key")
     reduce_all(limiter)
     assert not limiter.try_acquire("key")
@@ -257,7 +257,7 @@ def test_a_ledger_meets_no_further_streams(valkey, name, how):
         for _ in range(20):
             yield
             reduce_all(limiter)
-            assert not limiter._spec.accounts
+            assert not limiter._registry.ledgers
 
     async def in_tasks():
         for _ in rounds():
@@ -279,15 +279,15 @@ def test_the_streams_of_a_parent_are_not_its_childs(valkey, name):
     limiter.acquire("key").cancel()
     eventually(lambda: not limiter._engine.deferred, "the end is posted")
     reduce_all(limiter)
-    spec, memory = limiter._spec, limiter._spec.memories["key",]
+    registry, memory = limiter._registry, limiter._registry.compact["key",]
     assert memory[0][-16:-4] == limiter._engine.process
     child = limiter._engine.process[::-1]
     parent, limiter._engine.process = limiter._engine.process, child
     try:
-        account = spec._open(("key",))
-        assert account.epoch == memory[0][:24]
-        assert account.spare is None
-        assert account.box is None
+        ledger = registry._open(("key",))
+        assert ledger.epoch == memory[0][:24]
+        assert ledger.spare is None
+        assert ledger.release_stream is None
     finally:
         limiter._engine.process = parent
 
@@ -304,9 +304,9 @@ def test_the_limit_holds_while_accounts_are_reduced(valkey, name):
 
     def reduce():
         while not stop.wait(0.001):
-            limiter._spec.move_hand()
+            limiter._registry.sweep()
 
-    def ask(first):
+    def acquire(first):
         granted.extend([key for key in in_turns(first) if limiter.try_acquire(key)])
 
     async def ask_too(first):
@@ -315,7 +315,7 @@ def test_the_limit_holds_while_accounts_are_reduced(valkey, name):
     async def both():
         await asyncio.gather(ask_too(20), ask_too(120))
 
-    threads = [threading.Thread(target=ask, args=[first]) for first in (0, 70, 140)]
+    threads = [threading.Thread(target=acquire, args=[first]) for first in (0, 70, 140)]
     threads.append(threading.Thread(target=lambda: asyncio.run(both())))
     reducer = threading.Thread(target=reduce)
     for thread in [*threads, reducer]:

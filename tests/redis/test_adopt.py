@@ -12,18 +12,18 @@ from tests.redis.servers import eventually
 import headway
 from core.script_traces import START
 from headway.core.remote import Remote
-from headway.engines.redis.address import read_address
-from headway.engines.redis.adopt import adopt
+from headway.engines.redis.client.reconfigure import reconfigure
 from headway.engines.redis.engine import Engine
-from headway.engines.redis.rights import acl_line
-from headway.engines.redis.scripts import plain_script
+from headway.engines.redis.net.acl import acl_line
+from headway.engines.redis.net.address import read_address
+from headway.engines.redis.script.scripts import plain_script
 from headway.errors import LimitMismatch
 
 
 class NoAnchors(dict[bytes, object]):
     """Where the server's clock must be is not known: here it does not run with ours, and that is no loss."""
 
-    def __setitem__(self, ident, anchor):
+    def __setitem__(self, ident, sample):
         pass
 
 
@@ -39,7 +39,7 @@ class World:
 
     def limiter(self, limit, name="api", **options):
         limiter = headway.Limiter(limit, name=name, engine=self.engine, **options)
-        limiter._spec.anchors = NoAnchors()  # type: ignore[attr-defined]  # of a FleetLimiter
+        limiter._registry.clock_samples = NoAnchors()  # type: ignore[attr-defined]  # of a FleetLimiter
         self.limiters.append(limiter)
         return limiter
 
@@ -60,7 +60,7 @@ class World:
             limiter.close()
         self.engine.close()
         # Or it might miss, in the next test's empty server, what was reserved in this one.
-        eventually(lambda: self.engine.keeper._thread is None, "the end of the keeper")
+        eventually(lambda: self.engine.worker._thread is None, "the end of the keeper")
 
 
 @pytest.fixture
@@ -101,19 +101,19 @@ def test_after_a_change_no_window_has_more_than_the_new_limit(seed, world) -> No
     limiter = world.limiter("10/s")
     before = hammer(world, [limiter], 2.5, dice)
     assert 8 <= most_in(before, 1) <= 10
-    limiter.retarget("5/s")
+    limiter.set_limit("5/s")
     assert 4 <= most_in(hammer(world, [limiter], 4, dice), 1) <= 5
-    limiter.retarget("20/s")
+    limiter.set_limit("20/s")
     assert 15 <= most_in(hammer(world, [limiter], 4, dice), 1) <= 20
 
 
 def test_what_was_taken_stays_taken(world) -> None:
     limiter = world.limiter("10/s")
     assert world.drain(limiter) == 10
-    limiter.retarget("15/s")
+    limiter.set_limit("15/s")
     assert world.drain(limiter) == 5
     world.move(0.5)
-    limiter.retarget("4/s")
+    limiter.set_limit("4/s")
     assert world.drain(limiter) == 0
     world.move(0.499_999)
     assert world.drain(limiter) == 0
@@ -125,7 +125,7 @@ def test_what_was_over_before_the_change_is_not_held_against_anybody(world) -> N
     limiter = world.limiter("10/s burst 10")
     assert world.drain(limiter) == 10
     world.move(50)
-    limiter.retarget("10/hour burst 10")
+    limiter.set_limit("10/hour burst 10")
     assert world.drain(limiter) == 10
     assert world.drain(limiter) == 0
 
@@ -139,7 +139,7 @@ def test_old_and_new_side_by_side_keep_what_was_declared_last(seed, world) -> No
     new.peek()
     assert 4 <= most_in(hammer(world, [old, new], 5, dice), 1) <= 5
     assert 4 <= most_in(hammer(world, [old], 3, dice), 1) <= 5
-    old.retarget("8/s")
+    old.set_limit("8/s")
     old.peek()
     assert 6 <= most_in(hammer(world, [old, new], 5, dice), 1) <= 8
     assert world.client.hget("headway:{api}", "l") == b"8/s"
@@ -166,7 +166,7 @@ def test_every_key_changes_when_it_is_used(world) -> None:
     limiter = world.limiter("10/s")
     for key in ("alice", "bob"):
         assert world.drain(limiter, key) == 10
-    limiter.retarget("12/s")
+    limiter.set_limit("12/s")
     assert world.drain(limiter, "alice") == 2
     world.move(1)
     assert [world.drain(limiter, key) for key in ("alice", "bob", "carol")] == [12, 12, 12]
@@ -176,7 +176,7 @@ def test_metrics_change_together(world) -> None:
     limiter = world.limiter({"requests": "10/s", "tokens": "100/s burst 100"})
     keys = {"requests": "alice", "tokens": "acme"}
     assert world.drain(limiter, keys, cost={"requests": 1, "tokens": 20}) == 5
-    limiter.retarget({"requests": "7/s", "tokens": "200/s burst 200"})
+    limiter.set_limit({"requests": "7/s", "tokens": "200/s burst 200"})
     # 5 of 7 requests are gone; what is owed, 100 tokens, is paid back at twice the rate.
     assert world.drain(limiter, keys, cost={"requests": 1, "tokens": 0}) == 2
     world.move(0.25)
@@ -192,7 +192,7 @@ def test_reserved_slots_are_kept_clear_of(limit, least, world) -> None:
     slots = [limiter.reserve().delay for _ in range(4)]
     assert slots == pytest.approx([0, 10, 20, 30], abs=0.1)
     # Four permits are owed, as they were; and the slot at 30 s is somebody's.
-    limiter.retarget(limit)
+    limiter.set_limit(limit)
     assert limiter.reserve().delay == pytest.approx(least, abs=0.2)
 
 
@@ -204,7 +204,7 @@ def test_who_sleeps_while_the_limit_changes_wakes_at_the_time_it_was_told(server
     limiter.acquire()
     permit = limiter.reserve()
     told = permit.delay
-    limiter.retarget("20/s burst 1")
+    limiter.set_limit("20/s burst 1")
     assert permit.delay <= told
     permit.wait()
     assert time.monotonic() - begin >= 0.1
@@ -218,7 +218,7 @@ def test_who_sleeps_while_the_limit_changes_wakes_at_the_time_it_was_told(server
 def test_slots_of_a_spacing_stay_apart(world) -> None:
     limiter = world.limiter(headway.Spacing(10, expire_after=0.5))
     slots = [limiter.reserve().delay for _ in range(3)]
-    limiter.retarget(headway.Spacing(4, expire_after=0.25))
+    limiter.set_limit(headway.Spacing(4, expire_after=0.25))
     slots += [limiter.reserve().delay for _ in range(2)]
     assert slots == pytest.approx([0, 10.5, 21, 25.5, 29.75], abs=0.2)
 
@@ -227,7 +227,7 @@ def test_fewer_at_a_time_than_are_out(world) -> None:
     limiter = world.limiter("5 concurrent")
     held = [limiter.try_acquire() for _ in range(5)]
     world.move(0.001)  # as it does: a lease that is renewed is noted under a time that was nobody's
-    limiter.retarget("2 concurrent")
+    limiter.set_limit("2 concurrent")
     for left in (4, 3, 2):
         assert not limiter.try_acquire()
         held.pop().complete()
@@ -251,7 +251,7 @@ def test_a_calendar_quota_goes_on_in_the_period_of_the_new_one(world) -> None:
 def test_a_calendar_quota_can_be_changed(world) -> None:
     limiter = world.limiter("10/day aligned")
     assert world.drain(limiter) == 10
-    limiter.retarget("12/day aligned")
+    limiter.set_limit("12/day aligned")
     assert world.drain(limiter) == 2
 
 
@@ -292,8 +292,8 @@ def test_the_ledger_lives_at_least_as_long_as_it_did(world) -> None:
     limiter = world.limiter("10/s")
     assert world.drain(limiter) == 10
     for limit in ("10/hour", "10/s"):
-        limiter.retarget(limit)
-        flow = adopt(limiter._spec.account((None,)))
+        limiter.set_limit(limit)
+        flow = reconfigure(limiter._registry.ledger((None,)))
         write = flow.send(send(world.client, next(flow)))
         assert send(world.client, write) == 1
         times = [world.client.pttl(key) for key in world.client.scan_iter("headway:*")]
@@ -306,7 +306,7 @@ def test_of_two_who_adopt_at_once_one_writes(world) -> None:
     assert world.drain(first) == 10
     new = [world.limiter("15/s"), world.limiter("15/s")]
     # Both have read what there is; then both write.
-    flows = [adopt(limiter._spec.account((None,))) for limiter in new]
+    flows = [reconfigure(limiter._registry.ledger((None,))) for limiter in new]
     read = [send(world.client, next(flow)) for flow in flows]
     writes = [flow.send(reply) for flow, reply in zip(flows, read, strict=True)]
     assert [send(world.client, write) for write in writes] == [1, 0]
@@ -350,7 +350,7 @@ def test_scripts_are_loaded_again_and_nobody_needs_more_rights(server) -> None:
     assert limiter.try_acquire(cost=10)
     for limit in ("10/minute", "11/minute"):
         server.client().script_flush()
-        limiter.retarget(limit)
+        limiter.set_limit(limit)
         assert limiter.peek().limit == limiter.limit
     assert limiter.peek().remaining == 1
     limiter.close()
@@ -365,7 +365,7 @@ def test_who_stands_in_line_is_served_under_the_new_rule(server) -> None:
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(limiter.acquire, timeout=10) for _ in range(2)]
         eventually(lambda: limiter.peek().waiting == 2, "two who stand")
-        limiter.retarget("2 concurrent")
+        limiter.set_limit("2 concurrent")
         assert limiter.peek().in_flight == 2
         eventually(lambda: sum(one.done() for one in asked) == 1, "one who is served")
         assert limiter.peek().waiting == 1

@@ -17,9 +17,9 @@ from headway import Limiter
 from headway.core.ledger import EXACT
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Spacing, Window
 from headway.core.remote import Remote
-from headway.engines.redis.lanes import lane_of_threads
-from headway.engines.redis.requests import CANCEL, COMPLETE, Ask, End, Request
-from headway.engines.redis.words import DENIED, GRANTED, NOW, STANDING, WAIT
+from headway.engines.redis.client.batching import thread_batcher
+from headway.engines.redis.client.requests import CANCEL, COMPLETE, Acquire, Release, Request
+from headway.engines.redis.script.protocol import DENIED, GRANTED, NOW, STANDING, WAIT
 
 LIMITS = {
     "bucket": Bucket("1000/s", burst=40),
@@ -39,7 +39,7 @@ class Alone:
     def __init__(self, rule):
         self.ledger = rule.open()
 
-    def ask(self, cost, now):
+    def call(self, cost, now):
         if cost > self.ledger.rule.capacity or self.ledger.wait(now, cost) > 0:
             return None
         mark = self.ledger.take(now, cost)
@@ -59,36 +59,36 @@ def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed)
     random = Random(f"{kind} {seed}")
     limiter = Limiter(LIMITS[kind], name=f"{name}{seed}", engine=server.url, on_ledger_loss="trust")
     engine = limiter._engine
-    account = limiter._spec.account((None,))
-    alone = Alone(limiter._spec.rules[0])
-    held: list[tuple[Ask, int]] = []
+    ledger = limiter._registry.ledger((None,))
+    alone = Alone(limiter._registry.rules[0])
+    held: list[tuple[Acquire, int]] = []
     now, several = START, 0
     try:
         for _ in range(60):
             now += random.choice([0, 1, 700, 30_000, 400_000])
             engine.fixed_time = float(now)
-            limiter._spec.anchors.clear()  # time does not run here
+            limiter._registry.clock_samples.clear()  # time does not run here
             batch: list[Request] = []
             expected: list[tuple[int, ...] | int] = []
             for _ in range(random.randint(1, 6)):
                 if held and random.random() < 0.3:
-                    ask, cost = held.pop(random.randrange(len(held)))
+                    acquire, cost = held.pop(random.randrange(len(held)))
                     how = random.choice([COMPLETE, CANCEL])
-                    batch.append(End(ask, how))
-                    expected.append((how, cost, *(int(part) for part in ask.marks)))
+                    batch.append(Release(acquire, how))
+                    expected.append((how, cost, *(int(part) for part in acquire.marks)))
                     continue
                 cost, times = random.choice([1, 1, 1, 2, 7]), random.choice([1, 2, 5, 30])
-                batch += [Ask(account, (cost,), NOW, 0.0) for _ in range(times)]
+                batch += [Acquire(ledger, (cost,), NOW, 0.0) for _ in range(times)]
                 expected += [cost] * times
-            lane = lane_of_threads(account)
-            lane.queue.extend(batch[1:])
-            lane.ask(batch[0])
+            batcher = thread_batcher(ledger)
+            batcher.queue.extend(batch[1:])
+            batcher.send(batch[0])
             for request, wanted in zip(batch, expected, strict=True):
                 if isinstance(wanted, tuple):
                     alone.end(now, *wanted)
                     continue
-                assert isinstance(request, Ask)
-                answer = alone.ask(wanted, now)
+                assert isinstance(request, Acquire)
+                answer = alone.call(wanted, now)
                 said = tuple(int(part) for part in request.marks) if request.verdict == GRANTED else None
                 assert said == answer, (now, wanted)
                 if said is not None:
@@ -102,18 +102,18 @@ def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed)
 def test_those_who_find_nothing_left_stand_in_their_order(server, name):
     """Of thirty who say the same ten are granted, and the others stand, with tickets of their own."""
     limiter = Limiter("10 concurrent", name=name, engine=server.url)
-    account = limiter._spec.account((None,))
-    batch = [Ask(account, (1,), WAIT) for _ in range(30)]
-    lane = lane_of_threads(account)
-    lane.queue.extend(batch[1:])
-    lane.ask(batch[0])
-    assert [ask.verdict for ask in batch] == [GRANTED] * 10 + [STANDING] * 20
-    assert len({ask.ticket for ask in batch}) == 30
-    for ask in batch[:10]:
-        ask.give_back()
-    for ask in batch[10:]:
-        ask.withdraw()
-    assert DENIED not in {ask.verdict for ask in batch}
+    ledger = limiter._registry.ledger((None,))
+    batch = [Acquire(ledger, (1,), WAIT) for _ in range(30)]
+    batcher = thread_batcher(ledger)
+    batcher.queue.extend(batch[1:])
+    batcher.send(batch[0])
+    assert [acquire.verdict for acquire in batch] == [GRANTED] * 10 + [STANDING] * 20
+    assert len({acquire.ticket for acquire in batch}) == 30
+    for acquire in batch[:10]:
+        acquire.give_back()
+    for acquire in batch[10:]:
+        acquire.withdraw()
+    assert DENIED not in {acquire.verdict for acquire in batch}
 
 
 @pytest.mark.realtime
@@ -122,6 +122,6 @@ def test_who_asks_anew_finds_all_that_was_given_back(valkey, name, task):
     """However many do so at once, as when a pause changes: what is given back goes ahead of the questions."""
     limiter = Limiter(Window(200, per=3600), name=name, engine=valkey.url, engine_timeout=5)
     for permit in [limiter.acquire() for _ in range(200)]:
-        permit._ask.give_back(again=True)
+        permit._call.give_back(again=True)
     again = asyncio.run(limiter.try_acquire_async(cost=200)) if task else limiter.try_acquire(cost=200)
     assert again

@@ -12,11 +12,11 @@ import pytest
 from tests.redis.servers import eventually
 
 from headway import Limiter, Spacing
-from headway.engines.redis.address import read_address
+from headway.engines.redis.client.background import ALERT, SOON
+from headway.engines.redis.client.requests import Acquire
 from headway.engines.redis.engine import Engine
-from headway.engines.redis.keeper import ALERT, SOON
-from headway.engines.redis.requests import Ask
-from headway.engines.redis.words import WAIT
+from headway.engines.redis.net.address import read_address
+from headway.engines.redis.script.protocol import WAIT
 
 LEASE = 60
 """Seconds: a third of it is how long whoever is not called would be left."""
@@ -68,15 +68,15 @@ def test_a_message_that_overtakes_the_answer_is_not_lost(engines, valkey, name, 
     holder = Limiter(limit, name=name, engine=engines())
     engine = engines()
     waiter = Limiter(limit, name=name, engine=engine)
-    engine.keeper.listen()
+    engine.worker.listen()
     eventually(lambda: valkey.client().pubsub_numsub(engine.wake)[0][1] == 1, "an ear")
     held = holder.acquire()
     stand = engine.wait_for
 
-    def stand_late(ask):
+    def stand_late(acquire):
         held.complete()
-        eventually(lambda: ask.ticket in engine._early, "the message")
-        stand(ask)
+        eventually(lambda: acquire.ticket in engine._early, "the message")
+        stand(acquire)
 
     engine.wait_for = stand_late
     begin = time.monotonic()
@@ -101,7 +101,7 @@ def test_the_last_words_of_a_process_may_be_late(crew, valkey, make_proxy):
     """As a child that is forked for each job says them: nobody is left who could say them again."""
     proxy = make_proxy(valkey)
     worker = crew.start(f"{proxy.url}?lease={LEASE}", LAST_WORDS)
-    assert worker.hear() == "has it"
+    assert worker.apply_reply() == "has it"
     proxy.delay(requests=0.2)
     worker.process.send_signal(signal.SIGUSR1)
     worker.join()
@@ -122,7 +122,7 @@ def test_an_end_that_was_refused_is_said_again_soon(engines, valkey, make_proxy,
     thread.start()
     # Who knows that somebody stands posts its end at once.
     eventually(lambda: holder.peek().waiting == 1, "one who stands")
-    eventually(lambda: holder._engine.keeper._drowsy, "a keeper that sleeps")
+    eventually(lambda: holder._engine.worker._drowsy, "a keeper that sleeps")
     proxy.delay(requests=0.2)
     begin = time.monotonic()
     held.complete()
@@ -148,7 +148,7 @@ def test_what_was_granted_before_it_was_asked_for_expires_as_much_sooner(engines
     eventually(lambda: holder.peek().waiting == 0, "the grant")
     time.sleep(1)
     assert not got
-    engine.keeper.visit_all()
+    engine.worker.visit_all()
     thread.join(LEASE)
     late = got[0].expires_in
     got[0].complete()
@@ -220,7 +220,7 @@ def test_who_stands_is_served_when_the_limit_is_raised(engines, name):
     eventually(lambda: limiter.peek().waiting, "somebody who stands")
     time.sleep(0.5)  # the visit is over with which a listener begins
     begin = time.monotonic()
-    limiter.retarget("2 concurrent")
+    limiter.set_limit("2 concurrent")
     thread.join(LEASE)
     assert time.monotonic() - begin < SOON_ENOUGH
     held.complete()
@@ -231,19 +231,19 @@ def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(eng
     engine = engines()
     limiter = Limiter("1 concurrent", name=name, engine=engine)
     permit = limiter.acquire()
-    [account] = limiter._spec.accounts.values()
-    keeper = engine.keeper
-    keeper.stopped = True
-    keeper.wake()
-    eventually(lambda: keeper._thread is None, "the end of the keeper's thread")
-    keeper.stopped = False
+    [ledger] = limiter._registry.ledgers.values()
+    worker = engine.worker
+    worker.stopped = True
+    worker.wake()
+    eventually(lambda: worker._thread is None, "the end of the keeper's thread")
+    worker.stopped = False
     visits = []
 
-    def visit(account, now):
-        visits.append(account)
-        account.visited = now
+    def visit(ledger, now):
+        visits.append(ledger)
+        ledger.visited = now
 
-    keeper.visit = visit
+    worker.visit = visit
 
     class Rounds:
         """In the place of the event that ends the waits: in the last round of haste, somebody is asked after."""
@@ -252,26 +252,26 @@ def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(eng
 
         def wait(self, seconds):
             if seconds > SOON:
-                keeper.stopped = True
+                worker.stopped = True
                 return False
             self.hasty += 1
             if self.hasty == 1:
-                engine.deferred.discard(account)
+                engine.deferred.discard(ledger)
             if self.hasty == ALERT:
                 visits.clear()
-                account.visited = 0
+                ledger.visited = 0
                 return True
             return False
 
         def set(self): ...
 
-    before, keeper._wake = keeper._wake, Rounds()
-    keeper.accounts.add(account)
-    engine.deferred.add(account)
-    keeper._keep()
-    assert keeper._wake.hasty >= ALERT
-    assert visits == [account]
-    keeper._wake, keeper.stopped = before, False
+    before, worker._wake = worker._wake, Rounds()
+    worker.ledgers.add(ledger)
+    engine.deferred.add(ledger)
+    worker._keep()
+    assert worker._wake.hasty >= ALERT
+    assert visits == [ledger]
+    worker._wake, worker.stopped = before, False
     permit.complete()
 
 
@@ -281,12 +281,12 @@ def test_who_holds_from_the_moment_on_at_which_the_keeper_looks_is_looked_after(
     engine = engines()
     limiter = Limiter("1 concurrent", name=name, engine=engine)
     limiter.acquire().complete()
-    [account] = limiter._spec.accounts.values()
-    eventually(lambda: not account.busy and not engine.deferred, "an account at rest")
+    [ledger] = limiter._registry.ledgers.values()
+    eventually(lambda: not ledger.busy and not engine.deferred, "an account at rest")
     held: list[Any] = []
 
     def come(now):
-        if now == moment and not held and threading.current_thread() is engine.keeper._thread:
+        if now == moment and not held and threading.current_thread() is engine.worker._thread:
             held.append(limiter.acquire())
 
     class Accounts(set):  # type: ignore[type-arg]
@@ -296,36 +296,36 @@ def test_who_holds_from_the_moment_on_at_which_the_keeper_looks_is_looked_after(
             yield from list(set.__iter__(self))
             come("looked")
 
-        def discard(self, account):
+        def discard(self, ledger):
             come("concludes")
-            set.discard(self, account)
+            set.discard(self, ledger)
 
-    engine.keeper.accounts = Accounts([account])
-    engine.keeper.wake()
+    engine.worker.ledgers = Accounts([ledger])
+    engine.worker.wake()
     eventually(lambda: held, "a holder")
-    eventually(lambda: account in engine.keeper.accounts, "somebody who looks after it", within=3)
+    eventually(lambda: ledger in engine.worker.ledgers, "somebody who looks after it", within=3)
     held[0].complete()
 
 
 def test_who_stands_in_a_new_ledger_is_not_forgotten_with_those_of_the_old_one(engines, name):
     """Two lanes hear of it at the same time, and one of them has stood there since."""
     limiter = Limiter("1 concurrent", name=name, engine=engines())
-    account = limiter._spec.account((None,))
-    old, new = Ask(account, (1,), WAIT), Ask(account, (1,), WAIT)
-    for number, (ask, epoch) in enumerate([(old, b"old"), (new, b"new")], 1):
-        ask.ticket, ask.epoch = number, epoch
-    account.standing[1] = old
-    old.bell = Bell(lambda: account.standing.setdefault(2, new))
-    account.forget_promises(b"new")
+    ledger = limiter._registry.ledger((None,))
+    old, new = Acquire(ledger, (1,), WAIT), Acquire(ledger, (1,), WAIT)
+    for number, (acquire, epoch) in enumerate([(old, b"old"), (new, b"new")], 1):
+        acquire.ticket, acquire.epoch = number, epoch
+    ledger.standing[1] = old
+    old.waker = Waker(lambda: ledger.standing.setdefault(2, new))
+    ledger.forget_promises(b"new")
     assert old.void
     assert not new.void
-    assert account.standing == {2: new}
-    account.standing.clear()
+    assert ledger.standing == {2: new}
+    ledger.standing.clear()
 
 
-class Bell:
+class Waker:
     def __init__(self, ring):
-        self.ring = ring
+        self.wake = ring
 
 
 @pytest.mark.realtime

@@ -32,7 +32,7 @@ def test_the_clock_of_a_server_is_set_under_load(crew, make_server, make_clock, 
     was_set = time.monotonic()
     stated = stated_quarantine(load, server.url)
     wait_until(lambda: crew.uses()[-1] > was_set + stated + 0.2, "grants after a quarantine", within=8)
-    load.halt()
+    load.pause_state()
     uses = load.end()
     assert excess(limit, uses) <= 0
     noticed = min(load.noticed)
@@ -43,8 +43,8 @@ def test_the_clock_of_a_server_is_set_under_load(crew, make_server, make_clock, 
 
 
 def stated_quarantine(load, url):
-    spec = Limiter(load.limit, name=load.crew.name, engine=f"{url}?lease={LEASE}")._spec
-    return spec.quarantine(spec.account((None,)))[0] / 1e6
+    registry = Limiter(load.limit, name=load.crew.name, engine=f"{url}?lease={LEASE}")._registry
+    return registry.quarantine(registry.ledger((None,)))[0] / 1e6
 
 
 def test_an_end_that_comes_after_a_step_serves_nobody_by_the_new_time(make_server, make_clock, connect, name):
@@ -154,11 +154,11 @@ def test_a_calendar_quota_goes_by_the_calendar_of_the_server(crew, valkey, make_
     wrong = make_clock()
     wrong.set(DAY - time.time() % DAY - 60)
     worker = crew.start(valkey.url, QUOTA, clock=wrong)
-    assert worker.hear() == "used two"
+    assert worker.apply_reply() == "used two"
     limiter = Limiter(FixedWindow(5, per="day"), name=crew.name, engine=valkey.url, max_quarantine=None)
     assert limiter.peek().remaining == 3
     valkey.client().flushall()
-    retry_after = float(worker.hear())
+    retry_after = float(worker.apply_reply())
     midnight = DAY - time.time() % DAY
     # Plus 5 %, what clocks may drift, and a tenth of a second; never before.
     assert midnight <= retry_after <= 1.06 * midnight + 2

@@ -12,8 +12,8 @@ from tests.redis.checks import TIMEOUT, check_verbs, check_wake, short_lease
 from tests.redis.servers import HOST, eventually, make_certificate
 
 from headway import Limiter, Remote, Window
-from headway.engines.redis import shards
-from headway.engines.redis.cluster import slot_of
+from headway.engines.redis.cluster import pubsub
+from headway.engines.redis.cluster.engine import slot_of
 from headway.errors import EngineUnavailable
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def test_a_cluster_spreads_ledgers(cluster, connect):
     asyncio.run(tasks())
     for key in keys:
         assert cluster.owner(f"{{many:{key}}}").client().exists(f"headway:{{many:{key}}}")
-    assert len(engine.places()) == 3
+    assert len(engine.pools()) == 3
 
 
 @pytest.mark.realtime
@@ -165,7 +165,7 @@ def test_an_end_that_waits_for_a_node_is_not_overtaken_at_another(make_cluster, 
     permits = [limiter.acquire() for _ in range(5)]
     permits.pop().complete()
     eventually(lambda: limiter.peek().in_flight == 4, "the first end")
-    posts = engine.place_of(permits[0]._ask.account).posts
+    posts = engine.pool_of(permits[0]._call.ledger).release_sender
     with posts.lock:
         permits.pop().complete()
         eventually(lambda: posts.unheard, "an end that waits")
@@ -223,7 +223,7 @@ def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
     limiter = Limiter("1 concurrent", name="held", engine=engine, engine_timeout=0.5)
     permit = limiter.acquire()
     eventually(client.dbsize, "a copy of the ledger")
-    eventually(lambda: len(engine.places()) >= 3, "the map")
+    eventually(lambda: len(engine.pools()) >= 3, "the map")
     dead.kill()
     permit.complete()
     began = time.monotonic()
@@ -236,14 +236,14 @@ def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
     assert client.info("replication")["role"] == "master"
     assert time.monotonic() - began < 25
     asyncio.run(limiter.acquire_async(timeout=20)).complete()
-    eventually(lambda: not any(place.posts.unheard for place in engine.places()), "letters that arrive")
+    eventually(lambda: not any(pool.release_sender.unheard for pool in engine.pools()), "letters that arrive")
     check_wake(engine)
 
 
 @pytest.mark.realtime
 def test_channels_are_kept_only_while_somebody_waits(cluster, connect, monkeypatch):
     """Two limiters of one name share a channel: it ends when nobody waits in either."""
-    monkeypatch.setattr(shards, "LINGER", 0.2)
+    monkeypatch.setattr(pubsub, "LINGER", 0.2)
     engine = connect(f"{cluster.url}?lease=60")
     limiters = [Limiter("1 concurrent", name="wake", engine=engine, engine_timeout=TIMEOUT) for _ in range(2)]
     node = cluster.owner("headway:{wake}").client()

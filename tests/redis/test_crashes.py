@@ -8,10 +8,10 @@ import pytest
 from tests.redis.crew import most_in_any, wait_until
 
 from headway import Concurrency, Limiter, Remote, Spacing, Window
-from headway.engines.redis.lanes import lane_of_threads
-from headway.engines.redis.requests import Ask, Renew
-from headway.engines.redis.words import WAIT
-from headway.fleet_permit import new_fleet_permit
+from headway.engines.redis.client.batching import thread_batcher
+from headway.engines.redis.client.requests import Acquire, Renew
+from headway.engines.redis.script.protocol import WAIT
+from headway.limiter.shared_permits import new_shared_permit
 
 pytestmark = pytest.mark.realtime
 
@@ -42,7 +42,7 @@ time.sleep(60)
 )
 def test_what_a_killed_holder_held_comes_back(crew, url, limit, after):
     holder = crew.start(url, HOLD.format(limit=limit, count=3))
-    assert holder.hear() == "holds"
+    assert holder.apply_reply() == "holds"
     limiter = Limiter(limit, name=crew.name, engine=url)
     if isinstance(limit, Concurrency):
         time.sleep(2 * LEASE)  # a holder that lives keeps what it has
@@ -98,18 +98,18 @@ def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
     limiter = Limiter("2 concurrent", name=crew.name, engine=valkey.url)
 
     limiter.peek()
-    account = limiter._spec.account((None,))
-    one, other = (Ask(account, (1,), WAIT) for _ in range(2))
-    lane = lane_of_threads(account)
-    lane.queue.append(other)
-    lane.ask(one)
-    first, second = (new_fleet_permit(limiter, ask) for ask in (one, other))
+    ledger = limiter._registry.ledger((None,))
+    one, other = (Acquire(ledger, (1,), WAIT) for _ in range(2))
+    batcher = thread_batcher(ledger)
+    batcher.queue.append(other)
+    batcher.send(one)
+    first, second = (new_shared_permit(limiter, acquire) for acquire in (one, other))
     (lease,) = first._leases
     assert lease.begin_renewal()
-    sign = Renew(account, lease)
+    sign = Renew(ledger, lease)
     first.complete()
     time.sleep(0.1)
-    lane_of_threads(account).ask(sign)
+    thread_batcher(ledger).send(sign)
     wait_until(lambda: limiter.peek().in_flight < 2, "the end", within=2)
     time.sleep(0.1)
     assert limiter.peek().in_flight == 1
@@ -144,12 +144,12 @@ except PermitExpired:
 )
 def test_a_holder_that_was_stopped_too_long_does_not_spend(crew, url, limit, stopped_for):
     holder = crew.start(url, STOPPED.format(limit=repr(limit)))
-    assert holder.hear() == "holds"
+    assert holder.apply_reply() == "holds"
     time.sleep(stopped_for)
     limiter = Limiter(limit, name=crew.name, engine=url)
     again = limiter.acquire(timeout=10)  # what it was given is another's now
     holder.cont()
-    assert holder.hear() == "expired"
+    assert holder.apply_reply() == "expired"
     assert holder.join() == ""
     assert crew.uses() == []
     again.complete()
@@ -181,10 +181,10 @@ def test_a_spacing_with_many_waiters_wastes_no_slots(valkey, crew):
 
 def test_a_holder_that_was_stopped_for_a_moment_spends(crew, url):
     holder = crew.start(url, STOPPED.format(limit='"1 concurrent"'))
-    assert holder.hear() == "holds"
+    assert holder.apply_reply() == "holds"
     time.sleep(0.1)
     holder.cont()
-    assert holder.hear() == "spent"
+    assert holder.apply_reply() == "spent"
     assert holder.join() == ""
 
 
@@ -215,15 +215,15 @@ say("done")
     stopped = crew.start(url, script)
     other = crew.start(url, script)
     for worker in (stopped, other):
-        assert worker.hear() == "begun"
+        assert worker.apply_reply() == "begun"
     time.sleep(0.2)
     stopped.stop()
     time.sleep(2.5 * LEASE)
     stopped.cont()
     # Who is stopped in the middle of a question has no answer in time, says so, and asks again.
-    wait_until(lambda: stopped.hear() == "done", "its end")
+    wait_until(lambda: stopped.apply_reply() == "done", "its end")
     assert all("did not answer in time" in line for line in stopped.join().splitlines())
-    assert other.hear() == "done"
+    assert other.apply_reply() == "done"
     assert other.join() == ""
     uses = crew.uses()
     assert len(uses) == 24

@@ -14,10 +14,10 @@ from tests.redis.crew import Use, most_for_certain
 from tests.redis.servers import eventually
 
 from headway import Limiter, RateLimited
-from headway.engines.redis import spec
-from headway.engines.redis.address import read_address
+from headway.engines.redis.client import registry
 from headway.engines.redis.engine import Engine
-from headway.engines.redis.scripts import Script, book_script
+from headway.engines.redis.net.address import read_address
+from headway.engines.redis.script.scripts import Script, ledger_script
 from headway.errors import LimitMismatch
 
 LEASE = 30
@@ -69,7 +69,7 @@ class Waiter:
 def standing(limiters):
     """How many stand in the queue, as their processes know it."""
     return sum(
-        len(account.standing) for limiter in limiters for account in list(limiter._spec.accounts.values())
+        len(ledger.standing) for limiter in limiters for ledger in list(limiter._registry.ledgers.values())
     )
 
 
@@ -107,13 +107,13 @@ def test_who_gives_up_and_who_dies_hold_nobody_up(sides):
     with pytest.raises(RateLimited):
         new.acquire(timeout=0.3)
     first, second = Waiter(new, both), Waiter(old, both)
-    first_ask = next(iter(new._spec.account((None,)).standing.values()))
+    first_ask = next(iter(new._registry.ledger((None,)).standing.values()))
     first_ask.withdraw()  # as who is interrupted does
     permit.complete()
     second.join().complete()
     assert first.permit is None
     first_ask.void = True  # and now it goes on
-    first_ask.ring()
+    first_ask.wake()
     first.join().complete()
 
 
@@ -242,13 +242,13 @@ def test_two_versions_of_the_scripts_keep_one_ledger(server, name, monkeypatch):
     """They are known by their SHA, so that neither takes the other's place."""
 
     def later(kinds, queue):
-        text = book_script(kinds, queue).text + b"\n-- a later version"
+        text = ledger_script(kinds, queue).text + b"\n-- a later version"
         return Script(text, sha1(text).hexdigest().encode())
 
     old, new = (Limiter("4/minute; 4 concurrent", name=name, engine=server.url) for _ in range(2))
-    scripts = [old._spec.account((None,)).script]
-    monkeypatch.setattr(spec, "book_script", later)
-    scripts.append(new._spec.account((None,)).script)
+    scripts = [old._registry.ledger((None,)).script]
+    monkeypatch.setattr(registry, "ledger_script", later)
+    scripts.append(new._registry.ledger((None,)).script)
     permits = [limiter.acquire(timeout=1) for limiter in (old, new, old, new)]
     assert not old.try_acquire()
     assert not new.try_acquire()
@@ -260,7 +260,7 @@ def test_two_versions_of_the_scripts_keep_one_ledger(server, name, monkeypatch):
 def test_a_ledger_that_a_later_version_has_written_is_left_alone(server, name):
     limiter = Limiter("4/minute", name=name, engine=server.url)
     limiter.acquire()
-    client, root = server.client(), limiter._spec.account((None,)).keys[0]
+    client, root = server.client(), limiter._registry.ledger((None,)).keys[0]
     later = pack("<d", 2) + client.hget(root, "m")[8:]
     client.hset(root, "m", later)
     with pytest.raises(LimitMismatch, match="format 2"):

@@ -16,7 +16,7 @@ from tests.redis.load import Load, excess
 from tests.redis.servers import HOST, eventually, in_step
 
 from headway import Bucket, Limiter, Remote, Window
-from headway.engines.redis.ledgers import Meta
+from headway.engines.redis.script.codec import Meta
 
 pytestmark = [pytest.mark.realtime, pytest.mark.slow]
 
@@ -63,8 +63,8 @@ def sequence(client, load):
 
 
 def stated_quarantine(load, url):
-    spec = Limiter(load.limit, name=load.crew.name, engine=url)._spec
-    ticks, capped = spec.quarantine(spec.account((None,)))
+    registry = Limiter(load.limit, name=load.crew.name, engine=url)._registry
+    ticks, capped = registry.quarantine(registry.ledger((None,)))
     assert not capped
     return ticks / 1e6
 
@@ -106,7 +106,7 @@ def check_failover(url, primary, replica, crew):
         "grants by the new primary",
     )
     for load in everybody:
-        load.halt()
+        load.pause_state()
     for load in careful:
         uses = load.end()
         assert excess(load.limit, uses) <= 0

@@ -118,11 +118,11 @@ def test_several_metrics_are_taken_together_or_not_at_all(server, name):
     denied = limiter.try_acquire(cost={"tokens": 30})
     assert not denied
     assert denied.limit == Window(100, per=60)
-    assert limiter.peek().all[0].remaining == 4
+    assert limiter.peek().parts[0].remaining == 4
     permit.settle({"tokens": 10})
     time.sleep(0.05)
     assert limiter.try_acquire(cost={"tokens": 30})
-    assert limiter.peek().all[1].remaining == 60
+    assert limiter.peek().parts[1].remaining == 60
 
 
 def test_one_limit_per_host_under_one_for_all(server, name):
@@ -352,7 +352,7 @@ def test_close_ends_waiters(server, name):
     ended = []
 
     def wait():
-        with pytest.raises(headway.Closed):
+        with pytest.raises(headway.LimiterClosed):
             limiter.acquire()
         ended.append(True)
 
@@ -362,7 +362,7 @@ def test_close_ends_waiters(server, name):
     limiter.close()
     thread.join(5)
     assert ended == [True]
-    with pytest.raises(headway.Closed):
+    with pytest.raises(headway.LimiterClosed):
         limiter.try_acquire()
     held.complete()
 

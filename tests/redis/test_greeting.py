@@ -17,8 +17,8 @@ from tests.redis.servers import HOST, free_port
 
 from headway import Limiter
 from headway.engines.redis import open_engine
-from headway.engines.redis.greeting import greeting
-from headway.engines.redis.rights import acl_line
+from headway.engines.redis.net.acl import acl_line
+from headway.engines.redis.net.server_checks import server_checks
 from headway.errors import EngineUnavailable, InvalidArgument
 
 SECRET = "h0rse"
@@ -297,7 +297,7 @@ class Old:
 
 
 def test_a_version_that_is_too_old():
-    flow = greeting(Old())  # type: ignore[arg-type]
+    flow = server_checks(Old())  # type: ignore[arg-type]
     next(flow)
     with pytest.raises(InvalidArgument, match=r"Redis 7 or later, or Valkey; this is Redis 6\.2\.14"):
         flow.send(b"# Server\r\nredis_version:6.2.14\r\n")

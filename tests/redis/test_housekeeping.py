@@ -9,8 +9,8 @@ import pytest
 from tests.redis.servers import eventually
 
 from headway import Limiter
-from headway.engines.redis.address import read_address
 from headway.engines.redis.engine import Engine
+from headway.engines.redis.net.address import read_address
 
 OLD = struct.pack("<dd", (time.time() - 3600) * 1e6, (time.time() - 3600) * 1e6)
 

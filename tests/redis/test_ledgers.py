@@ -10,7 +10,7 @@ from core.script_traces import KINDS, START, play, random_trace, rule_of
 from headway.core.fixed_window import FixedWindowRule
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.remote import Remote
-from headway.engines.redis.ledgers import EPOCH, decode, encode, rule_in
+from headway.engines.redis.script.codec import EPOCH, decode, encode, rule_in
 
 pytestmark = pytest.mark.both_forms
 

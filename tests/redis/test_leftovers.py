@@ -12,10 +12,11 @@ import warnings
 import pytest
 from tests.redis.crew import wait_until
 
-from headway import Limiter, RateLimited, Remote, Spacing, Window, talk
+from headway import Limiter, RateLimited, Remote, Spacing, Window
 from headway.clock import SYSTEM
-from headway.errands import Nap
-from headway.errors import Closed, EngineUnavailable
+from headway.errors import EngineUnavailable, LimiterClosed
+from headway.flows import drive_shared
+from headway.flows.shared import Park
 
 pytestmark = pytest.mark.realtime
 
@@ -74,8 +75,8 @@ except RateLimited as error:
 os._exit(0)
 """,
     )
-    assert worker.hear() == "timeout 0"
-    assert worker.hear() == "max_waiting 2"
+    assert worker.apply_reply() == "timeout 0"
+    assert worker.apply_reply() == "max_waiting 2"
 
 
 @pytest.mark.parametrize("limit", ["'1 concurrent'", "Window(1, per=0.2, remote=Remote(max_transit=60))"])
@@ -99,9 +100,9 @@ time.sleep(0.1)
 say(limiter.peek().in_flight)
 """,
     )
-    assert worker.hear() == "0"
-    assert worker.hear() == "1 False"
-    assert worker.hear() == "0"
+    assert worker.apply_reply() == "0"
+    assert worker.apply_reply() == "1 False"
+    assert worker.apply_reply() == "0"
     assert worker.join() == ""
 
 
@@ -110,9 +111,9 @@ def test_a_child_does_not_wait_for_a_lock_of_its_parent(crew, valkey):
     worker = crew.start(
         valkey.url,
         """
-from headway import fleet_permit
+from headway.limiter import shared_permits
 limiter = make("1 concurrent")
-fleet_permit._order.acquire()
+shared_permits._order.acquire()
 pid = os.fork()
 if pid == 0:
     limiter.acquire().complete()
@@ -122,8 +123,8 @@ say(os.waitpid(pid, 0)[1])
 os._exit(0)
 """,
     )
-    assert worker.hear(5) == "complete"
-    assert worker.hear(5) == "0"
+    assert worker.apply_reply(5) == "complete"
+    assert worker.apply_reply(5) == "0"
 
 
 @pytest.mark.parametrize("mode", ["open", "local"])
@@ -142,7 +143,7 @@ if pid == 0:
 os.waitpid(pid, 0)
 """,
     )
-    assert worker.hear() == "True"
+    assert worker.apply_reply() == "True"
     assert worker.join() == ""
 
 
@@ -160,9 +161,9 @@ def test_close_ends_the_wait_for_a_slot_to_reserve(valkey, name):
         while limiter.stats().waiting < 2:  # noqa: ASYNC110 - others wait in threads
             await asyncio.sleep(0.01)
         limiter.close()
-        with pytest.raises(Closed, match=name):
+        with pytest.raises(LimiterClosed, match=name):
             await asyncio.wait_for(task, 2)
-        assert [type(outcome) for outcome in callers.join()] == [Closed]
+        assert [type(outcome) for outcome in callers.join()] == [LimiterClosed]
 
     asyncio.run(main())
 
@@ -172,14 +173,14 @@ def test_close_reaches_who_is_about_to_wait(valkey, name, monkeypatch):
     limiter = Limiter("1 concurrent", name=name, engine=valkey.url)
     held = limiter.acquire()
 
-    def place_of(account):
+    def pool_of(ledger):
         monkeypatch.undo()
         limiter.close()
-        return limiter._engine.place_of(account)
+        return limiter._engine.pool_of(ledger)
 
-    monkeypatch.setattr(limiter._engine, "place_of", place_of)
+    monkeypatch.setattr(limiter._engine, "pool_of", pool_of)
     callers = Callers(limiter.acquire)
-    assert [type(outcome) for outcome in callers.join()] == [Closed]
+    assert [type(outcome) for outcome in callers.join()] == [LimiterClosed]
     watch = Limiter("1 concurrent", name=name, engine=valkey.url)
     wait_until(lambda: watch.peek().waiting == 0, "an empty queue")
     held.complete()
@@ -188,21 +189,21 @@ def test_close_reaches_who_is_about_to_wait(valkey, name, monkeypatch):
 @pytest.mark.parametrize("task", [False, True], ids=["thread", "task"])
 def test_who_is_called_before_its_bell_hangs_is_not_left_asleep(task):
     """It looks whether it was called, is called, and only then lies down."""
-    request = types.SimpleNamespace(bell=None, called=False)
+    request = types.SimpleNamespace(waker=None, called=False)
 
-    def errand():
+    def flow():
         while not request.called:
             request.called = True  # by another thread
-            if request.bell is not None:
-                request.bell.ring()
-            yield Nap(request, SYSTEM.now() + 20_000_000_000)
+            if request.waker is not None:
+                request.waker.wake()
+            yield Park(request, SYSTEM.now() + 20_000_000_000)
         return "called"
 
     begin = time.monotonic()
     if task:
-        assert asyncio.run(talk.run_async(errand(), SYSTEM)) == "called"
+        assert asyncio.run(drive_shared.run_async(flow(), SYSTEM)) == "called"
     else:
-        assert talk.run(errand(), SYSTEM, lambda: None) == "called"
+        assert drive_shared.run(flow(), SYSTEM, lambda: None) == "called"
     assert time.monotonic() - begin < 10
 
 
@@ -213,7 +214,7 @@ def test_close_ends_the_wait_for_who_stands_in(name):
     time.sleep(0.2)
     assert callers.outcomes == []
     limiter.close()
-    assert [str(outcome) for outcome in callers.join()] == [str(Closed(name))]
+    assert [str(outcome) for outcome in callers.join()] == [str(LimiterClosed(name))]
 
 
 # -- another limit ---------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def test_close_ends_the_wait_for_who_stands_in(name):
 def test_a_copy_says_what_was_said_last(valkey, name):
     """The newest governs: a copy with the old limit would bring all processes back to it."""
     limiter = Limiter("100/minute", name=name, engine=valkey.url)
-    limiter.retarget("50/minute")
+    limiter.set_limit("50/minute")
     for copied in (pickle.loads(pickle.dumps(limiter)), copy.copy(limiter), copy.copy(limiter)):
         assert copied.limit == limiter.limit
         copied.acquire()
@@ -232,7 +233,7 @@ def test_a_copy_says_what_was_said_last(valkey, name):
 def test_another_limit_does_not_give_the_share_again(name):
     limiter = Limiter("100/hour", name=name, engine=NOWHERE, on_engine_error="local")
     assert sum(bool(limiter.try_acquire()) for _ in range(20)) == 10
-    limiter.retarget("120/hour")
+    limiter.set_limit("120/hour")
     assert sum(bool(limiter.try_acquire()) for _ in range(20)) == 2
 
 
@@ -324,7 +325,7 @@ def test_stats_know_who_waits_and_which_keys(valkey, name):
 
 def test_a_long_wait_is_logged_once(valkey, name, caplog, monkeypatch):
     """A minute in earnest."""
-    monkeypatch.setattr("headway.health.LONG_WAIT_NS", 20_000_000)
+    monkeypatch.setattr("headway.diagnostics.LONG_WAIT_NS", 20_000_000)
     limiter = Limiter("10/s burst 1", name=name, engine=valkey.url)
     for _ in range(3):
         limiter.acquire()

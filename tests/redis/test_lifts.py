@@ -9,7 +9,7 @@ from tests.redis.crew import most_in_any
 from tests.redis.servers import eventually
 
 from headway import Limiter, RateLimited, Spacing, Window
-from headway.engines.redis.lanes import lane_of_threads
+from headway.engines.redis.client.batching import thread_batcher
 
 pytestmark = pytest.mark.realtime
 
@@ -25,11 +25,11 @@ class Sleepers:
         self.threads: list[threading.Thread] = []
 
     def send(self, number, key=None):
-        before = len(self.limiter._spec.waiters)
+        before = len(self.limiter._registry.waiters)
         for _ in range(number):
             self.threads.append(threading.Thread(target=self._go, args=(key,)))
             self.threads[-1].start()
-        eventually(lambda: len(self.limiter._spec.waiters) == before + number, "those who sleep")
+        eventually(lambda: len(self.limiter._registry.waiters) == before + number, "those who sleep")
 
     def _go(self, key):
         self.limiter.acquire(key, timeout=60)
@@ -163,11 +163,11 @@ def test_who_is_recalled_and_cancelled_before_it_asks_anew_gives_its_slot_back(m
     async def main():
         limiter.acquire()
         task = asyncio.create_task(limiter.acquire_async(timeout=500))
-        account = limiter._spec.account((None,))
-        while not account.sleepers:  # noqa: ASYNC110 - nobody tells
+        ledger = limiter._registry.ledger((None,))
+        while not ledger.sleepers:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
-        [ask] = account.sleepers
-        account.recall(ask)
+        [acquire] = ledger.sleepers
+        ledger.recall(acquire)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -182,14 +182,14 @@ def test_who_is_recalled_while_another_asks_gives_its_slot_back_with_its_own_que
     limiter.acquire()
     sleepers = Sleepers(limiter)
     sleepers.send(1)
-    account = limiter._spec.account((None,))
-    eventually(lambda: account.sleepers, "one who sleeps")
-    lane = lane_of_threads(account)
-    with lane.lock:
-        [ask] = account.sleepers
-        account.recall(ask)
-        eventually(lambda: lane.queue, "one who asks anew")
-    eventually(lambda: ask not in account.sleepers and account.sleepers, "one who sleeps again")
-    [again] = account.sleepers
-    assert again.marks[0] == ask.marks[0]
+    ledger = limiter._registry.ledger((None,))
+    eventually(lambda: ledger.sleepers, "one who sleeps")
+    batcher = thread_batcher(ledger)
+    with batcher.lock:
+        [acquire] = ledger.sleepers
+        ledger.recall(acquire)
+        eventually(lambda: batcher.queue, "one who asks anew")
+    eventually(lambda: acquire not in ledger.sleepers and ledger.sleepers, "one who sleeps again")
+    [again] = ledger.sleepers
+    assert again.marks[0] == acquire.marks[0]
     sleepers.join()

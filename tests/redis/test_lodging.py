@@ -143,14 +143,14 @@ def test_who_asks_while_it_is_closed_does_not_start_it_again(connect, tmp_path):
     limiter.acquire()
     errors: list[EngineUnavailable] = []
 
-    def ask():
+    def acquire():
         while len(errors) < 20:
             try:
                 limiter.acquire()
             except EngineUnavailable as error:
                 errors.append(error)
 
-    threads = [threading.Thread(target=ask, daemon=True) for _ in range(3)]
+    threads = [threading.Thread(target=acquire, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
     engine.close()

@@ -13,8 +13,8 @@ from tests.redis.checks import start_slowly
 from tests.redis.crew import wait_until
 
 from headway import Limiter, Remote, Window
-from headway.engines.redis.place import Place
-from headway.engines.redis.requests import ABANDON, End
+from headway.engines.redis.client.requests import ABANDON, Release
+from headway.engines.redis.net.pool import ServerPool
 from headway.errors import EngineUnavailable
 
 pytestmark = pytest.mark.realtime
@@ -23,7 +23,7 @@ HELD = Window(100_000, per=60, remote=Remote(resolution=0, max_transit=60))
 
 
 def account_of(limiter):
-    return limiter._spec.account((None,))
+    return limiter._registry.ledger((None,))
 
 
 def within(seconds, call):
@@ -39,24 +39,24 @@ def within(seconds, call):
 
 def test_who_begins_to_wait_while_the_listener_ends_is_heard(valkey, connect):
     """It has found that nobody waits."""
-    keeper = connect(valkey.url).keeper
-    listener = keeper._listener = threading.current_thread()
+    worker = connect(valkey.url).worker
+    listener = worker._listener = threading.current_thread()
     came: list[bool] = []
 
     def anybody():
         if not came:
             came.append(True)
             # As `listen` does: it looks, and the other has not said yet that it ends.
-            came.append(keeper._listener is None)
+            came.append(worker._listener is None)
             return False
         return True
 
-    keeper._anybody = anybody
-    assert keeper._nobody_listens()
+    worker._anybody = anybody
+    assert worker._nobody_listens()
     assert came[1]
-    keeper._listener = listener
-    assert not keeper._nobody_listens()
-    assert keeper._listener is listener
+    worker._listener = listener
+    assert not worker._nobody_listens()
+    assert worker._listener is listener
 
 
 def test_connections_are_given_up_while_others_take_them(valkey, connect):
@@ -68,10 +68,10 @@ def test_connections_are_given_up_while_others_take_them(valkey, connect):
             self.clear()
             return size
 
-    place = connect(valkey.url).places()[0]
-    place.put_back(place.take())
-    place._idle = Contended(place._idle)
-    Place.renounce(place, ConnectionError("cut"))
+    pool = connect(valkey.url).pools()[0]
+    pool.put_back(pool.take())
+    pool._idle = Contended(pool._idle)
+    ServerPool.discard_connections(pool, ConnectionError("cut"))
 
 
 @pytest.mark.parametrize("thread", ["headway keeper", "headway listener"])
@@ -108,8 +108,8 @@ say(os.waitpid(pid, 0)[1])
 os._exit(0)
 """,
     )
-    assert worker.hear(5) == "granted"
-    assert worker.hear(5) == "0"
+    assert worker.apply_reply(5) == "granted"
+    assert worker.apply_reply(5) == "0"
 
 
 # -- the collector ---------------------------------------------------------------------------------------
@@ -119,19 +119,19 @@ def test_the_collector_may_end_one_permit_while_another_is_ended(valkey, name):
     """It ends coroutines and generators that were dropped, in whatever thread, and whatever that thread does."""
     limiter = Limiter(HELD, name=name, engine=valkey.url, engine_timeout=2)
     permit = limiter.acquire()
-    ask, post = permit._ask, limiter._engine.post_now
+    acquire, post = permit._call, limiter._engine.post_now
 
     class Dropped:
         def __init__(self):
             self.itself = self
 
         def __del__(self):
-            post(End(ask, ABANDON))
+            post(Release(acquire, ABANDON))
 
     def work():
         for _ in range(3000):
             Dropped()
-            post(End(ask, ABANDON))
+            post(Release(acquire, ABANDON))
 
     before, interval = gc.get_threshold(), sys.getswitchinterval()
     threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
@@ -176,7 +176,7 @@ def test_an_end_on_a_connection_that_has_ended_is_soon_said_again(valkey, make_p
     proxy = make_proxy(valkey)
     limiter = Limiter(HELD, name=name, engine=f"{proxy.url}?lease=60", engine_timeout=2)
     watch = Limiter(HELD, name=name, engine=valkey.url, engine_timeout=2)
-    posts = limiter._engine.places()[0].posts
+    posts = limiter._engine.pools()[0].release_sender
 
     async def main():
         for _ in range(2):
@@ -248,11 +248,11 @@ def test_a_server_that_has_to_be_started_takes_its_own_time(tmp_path, connect, n
 def test_ends_wait_while_it_is_found_out_which_ledger_it_is(valkey, name):
     """A ledger that is trusted after a failover may be the same: what ended meanwhile ends there."""
     limiter = Limiter("10 concurrent", name=name, engine=valkey.url)
-    account = account_of(limiter)
+    ledger = account_of(limiter)
     permit = limiter.acquire()
-    epoch, account.epoch = account.epoch, b""
-    account.ends.append(End(permit._ask, ABANDON))
-    assert account.take_ends() == []
-    account.epoch = epoch
-    assert len(account.take_ends()) == 1
+    epoch, ledger.epoch = ledger.epoch, b""
+    ledger.ends.append(Release(permit._call, ABANDON))
+    assert ledger.take_ends() == []
+    ledger.epoch = epoch
+    assert len(ledger.take_ends()) == 1
     permit.complete()

@@ -9,7 +9,7 @@ import pytest
 from tests.redis.crew import wait_until
 
 from headway import Limiter, Permit, RateLimited, Remote, Window
-from headway.engines.redis.lanes import lane_of_threads
+from headway.engines.redis.client.batching import thread_batcher
 from headway.errors import EngineUnavailable
 
 pytestmark = pytest.mark.realtime
@@ -197,7 +197,7 @@ def test_more_threads_than_travel_in_one_command(valkey, name):
         outcomes.append(limiter.try_acquire())
 
     threads = [threading.Thread(target=work) for _ in range(400)]
-    with lane_of_threads(limiter._spec.account((None,))).lock:  # so that all of them have to wait
+    with thread_batcher(limiter._registry.ledger((None,))).lock:  # so that all of them have to wait
         for thread in threads:
             thread.start()
         time.sleep(0.3)

@@ -69,7 +69,7 @@ def test_each_metric_goes_by_its_own_key(server, name):
         own = {"vip": {"tokens": "900/minute"}, "slow": {"calls": "1/minute"}}
         limiter = Limiter(limits, name=name, engine=engine, overrides=own)
         left = [
-            [part.remaining for part in limiter.peek(key).all]
+            [part.remaining for part in limiter.peek(key).parts]
             for key in ("vip", {"tokens": "vip"}, {"calls": "slow", "tokens": "vip"}, None)
         ]
         assert left == [[10, 900], [10, 900], [1, 900], [10, 100]]
@@ -86,5 +86,5 @@ def test_a_function_is_asked_for_each_key_and_another_limit_leaves_it_alone(serv
     own = {"pro": "7/minute"}.get
     limiter = Limiter("5/minute", name=name, engine=server.url, overrides=own)
     assert limiter.peek("pro").remaining == 7
-    limiter.retarget("2/minute")
+    limiter.set_limit("2/minute")
     assert (limiter.peek("pro").remaining, limiter.peek("bob").remaining) == (7, 2)

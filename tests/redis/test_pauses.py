@@ -11,9 +11,9 @@ from tests.redis.checks import TIMEOUT
 from tests.redis.servers import HOST, eventually
 
 from headway import Limiter, RateLimited, Window
-from headway.engines.redis.address import read_address
-from headway.engines.redis.cluster import ClusterEngine
-from headway.engines.redis.keeper import Keeper
+from headway.engines.redis.client.background import BackgroundWorker
+from headway.engines.redis.cluster.engine import ClusterEngine
+from headway.engines.redis.net.address import read_address
 from headway.errors import EngineUnavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.realtime]
@@ -34,16 +34,16 @@ def process(cluster):
     yield make
     for limiter in made:
         limiter.close()
-        limiter._spec.engine.close()
+        limiter._registry.engine.close()
 
 
 def listens(cluster, limiter):
     """Wait until a process hears the news."""
     nodes = [server.client() for server in cluster.servers]
-    before = sum(node.pubsub_numsub(limiter._spec.engine.news)[0][1] for node in nodes)
+    before = sum(node.pubsub_numsub(limiter._registry.engine.news)[0][1] for node in nodes)
     limiter.peek("first")
     eventually(
-        lambda: sum(node.pubsub_numsub(limiter._spec.engine.news)[0][1] for node in nodes) > before,
+        lambda: sum(node.pubsub_numsub(limiter._registry.engine.news)[0][1] for node in nodes) > before,
         "a subscription to the news",
     )
 
@@ -96,7 +96,7 @@ def test_the_news_reach_every_process(process, cluster):
 
 
 def test_news_that_are_lost_are_asked_for(process, monkeypatch):
-    monkeypatch.setattr(Keeper, "_message", lambda self, message: None)
+    monkeypatch.setattr(BackgroundWorker, "_message", lambda self, message: None)
     deaf, other = process(lease=1), process()
     assert reasons(deaf) == {"granted"}
     time.sleep(0.5)
@@ -157,7 +157,7 @@ def test_all_who_wait_for_a_key_go_when_the_pause_is_lifted(process, cluster, li
 
     async def main():
         tasks = [asyncio.create_task(each.acquire_async("key0")) for each in (limiter, other) * 2]
-        while len(limiter._spec.waiters) + len(other._spec.waiters) < 8:  # noqa: ASYNC110 - nobody tells
+        while len(limiter._registry.waiters) + len(other._registry.waiters) < 8:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         await other.pause_async(0)
         await asyncio.wait_for(asyncio.gather(*tasks), 10)
@@ -244,9 +244,9 @@ def test_keys_do_not_wait_for_the_node_of_their_limiter(process, make_cluster):
 
 def test_a_limiter_that_rests_is_not_followed_for_ever(process):
     limiter = process(lease=0.3)
-    keeper = limiter._spec.engine.keeper
+    worker = limiter._registry.engine.worker
     assert reasons(limiter) == {"granted"}
-    assert keeper.halts
-    eventually(lambda: not keeper.halts, "the end of the questions")
+    assert worker.cluster_pauses
+    eventually(lambda: not worker.cluster_pauses, "the end of the questions")
     process().pause(60)
     assert reasons(limiter) == {"paused"}

@@ -114,7 +114,7 @@ say("reserved")
 time.sleep(60)
 """,
     )
-    assert worker.hear() == "reserved"
+    assert worker.apply_reply() == "reserved"
     worker.kill()
     (begin,) = crew.uses()
     limiter = Limiter(limit, name=crew.name, engine=valkey.url)
@@ -138,7 +138,7 @@ def test_a_holder_that_was_stopped_inside_its_body(crew, valkey, too_long):
     transit, per = 2.0, 1.0
     limit = Window(3, per=per, remote=Remote(resolution=0, max_transit=transit))
     worker = crew.start(valkey.url, INSIDE.format(limit=limit))
-    assert worker.hear() == "inside"
+    assert worker.apply_reply() == "inside"
     limiter = Limiter(limit, name=crew.name, engine=valkey.url)
     if too_long:
         # All three are free again only when what it holds has been given up.
@@ -148,7 +148,7 @@ def test_a_holder_that_was_stopped_inside_its_body(crew, valkey, too_long):
         uses.append(time.monotonic())
         permit.complete()
     worker.cont()
-    assert worker.hear() == "sent"
+    assert worker.apply_reply() == "sent"
     worker.join()
     most = most_in_any(per, sorted(uses + crew.uses()))
     assert most == (4 if too_long else 3)
@@ -210,7 +210,7 @@ def test_clients_on_the_far_side_of_a_partition(crew, valkey, make_proxy):
         proxy.heal()
         wait_until(lambda: len(crew.uses()) >= before + 10, "uses on the far side")
         for load in (far, near):
-            load.halt()
+            load.pause_state()
         uses = sorted(far.end() + near.end())
     assert excess(limit, uses) <= 0
     assert not far.quarantines + near.quarantines
@@ -239,7 +239,7 @@ def test_an_isolated_old_primary_grants_as_much_again(crew, make_server):
         begin = time.monotonic()
         wait_until(lambda: len([use for use in others.uses() if use > begin]) >= 40, "uses on the new side")
         for load in (old, new):
-            load.halt()
+            load.pause_state()
         sides = old.end(), new.end()
     assert all(excess(LIMIT, uses) <= 0 for uses in sides)
     assert 0 < excess(LIMIT, sorted(itertools.chain(*sides))) <= LIMIT.count

@@ -161,12 +161,12 @@ def test_proxy_in_front_of_a_unix_socket(make_server, make_proxy):
 def test_proxy_cuts_and_refuses(valkey, make_proxy):
     proxy = make_proxy(valkey)
     client = through(proxy, valkey)
-    with socket.create_connection((HOST, proxy.port), 5) as wire:
-        wire.sendall(b"PING\r\n")
-        assert wire.recv(99) == b"+PONG\r\n"
+    with socket.create_connection((HOST, proxy.port), 5) as connection:
+        connection.sendall(b"PING\r\n")
+        assert connection.recv(99) == b"+PONG\r\n"
         proxy.cut()
         with pytest.raises(ConnectionResetError):
-            wire.recv(99)
+            connection.recv(99)
     assert client.ping()
     proxy.refuse()
     with pytest.raises(redis.ConnectionError):

@@ -48,9 +48,9 @@ def test_loops_that_have_ended_are_forgotten(valkey, name):
     limiter = Limiter("1000/minute", name=name, engine=valkey.url)
     for _ in range(10):
         run(limiter.acquire_async())
-    (place,) = limiter._engine.places()
-    assert len(place._wires) == 1
-    assert len(limiter._spec.account((None,)).lanes) == 1
+    (pool,) = limiter._engine.pools()
+    assert len(pool._wires) == 1
+    assert len(limiter._registry.ledger((None,)).batchers) == 1
 
 
 def test_who_cleans_up_when_the_loop_ends_may_ask(valkey, name):
@@ -88,13 +88,13 @@ def test_a_lane_goes_on_when_a_command_could_not_even_be_made(valkey, name, monk
     """Such as by a cluster's engine, that cannot start a thread to read the map."""
     limiter = Limiter("1000/minute", name=name, engine=valkey.url)
 
-    def place_of(account):
+    def pool_of(ledger):
         raise RuntimeError("can't start new thread")
 
     async def main():
         await limiter.acquire_async()
         with monkeypatch.context() as patch:
-            patch.setattr(limiter._engine, "place_of", place_of)
+            patch.setattr(limiter._engine, "pool_of", pool_of)
             outcomes = await asyncio.gather(
                 *(limiter.acquire_async() for _ in range(3)), return_exceptions=True
             )
@@ -111,12 +111,12 @@ def test_a_lane_goes_on_when_all_tasks_were_cancelled(proxy, name):
 
     async def main():
         await limiter.acquire_async()
-        lane = limiter._spec.account((None,)).task_lane
+        batcher = limiter._registry.ledger((None,)).last_loop_batcher
         for _ in range(3):
             proxy.drop_answers(1, only=b"EVALSHA")
             asking = asyncio.create_task(limiter.acquire_async())
             await turns(2)
-            while lane.under_way is not None:
+            while batcher.under_way is not None:
                 await turns(1)
             for task in others():
                 task.cancel()
@@ -125,7 +125,7 @@ def test_a_lane_goes_on_when_all_tasks_were_cancelled(proxy, name):
         proxy.heal()
         async with asyncio.timeout(5):
             assert await limiter.try_acquire_async()
-        limiter._engine.keeper.wake()
+        limiter._engine.worker.wake()
         await asyncio.to_thread(
             wait_until, lambda: limiter.peek().remaining == 8, "the other three", within=5
         )
@@ -148,7 +148,7 @@ def test_a_loop_that_is_closed_in_the_middle_of_a_command(proxy, name):
     del loop, tasks
     proxy.heal()
     assert run(limiter.try_acquire_async())
-    limiter._engine.keeper.wake()
+    limiter._engine.worker.wake()
     wait_until(lambda: limiter.peek().remaining == 8, "what nobody heard of", within=5)
     gc.collect()
     assert [complaint for complaint in complaints if "asker" not in complaint] == []
@@ -206,20 +206,20 @@ def test_the_time_is_that_of_the_limiter_and_not_of_the_engine(valkey, name, ask
         engine = redis_engine(client, timeout=engine_time)
         limiter = Limiter("1000/minute", name=f"{name}{own_time}", engine=engine, engine_timeout=own_time)
         with asyncio.Runner() as runner:
-            ask = (
+            acquire = (
                 limiter.acquire if asked_by == "thread" else lambda of=limiter: runner.run(of.acquire_async())
             )
             if connected:
-                ask()
+                acquire()
             valkey.stop()
             try:
                 begin = time.monotonic()
                 with pytest.raises(EngineUnavailable):
-                    ask()
+                    acquire()
                 assert 0.19 < time.monotonic() - begin < 4
             finally:
                 valkey.cont()
-            assert ask()
+            assert acquire()
         engine.close()
 
 
@@ -292,9 +292,11 @@ def test_an_end_that_travelled_with_who_has_nothing_to_say_is_applied_once(proxy
 
     permits = run(main())
     proxy.heal()
-    keeper = limiter._engine.keeper
+    worker = limiter._engine.worker
     wait_until(
-        lambda: keeper.wake() or not (keeper.doubts or keeper._letters()), "nothing left to say", within=5
+        lambda: worker.wake() or not (worker.unknown_outcomes or worker._has_releases()),
+        "nothing left to say",
+        within=5,
     )
     assert limiter.peek().remaining == 10 - len(permits)
 
@@ -313,7 +315,7 @@ def test_many_keys_on_one_connection(valkey, proxy, name):
         await asyncio.to_thread(valkey.client().script_flush)
         await asyncio.gather(*tasks)
         looks = await asyncio.gather(*(limiter.peek_async(key) for key in keys))
-        assert {look.remaining for look in looks} == {MANY - 10}
+        assert {peek.remaining for peek in looks} == {MANY - 10}
 
     run(main())
 
@@ -325,7 +327,7 @@ def test_a_server_that_has_become_a_replica_is_left(make_server, make_proxy, nam
     limiter = Limiter(f"{MANY}/hour", name=name, engine=proxy.url, engine_timeout=8, on_ledger_loss="trust")
     client = server.client()
 
-    async def ask(key):
+    async def acquire(key):
         with suppress(EngineUnavailable):
             while True:
                 await limiter.acquire_async(key)
@@ -335,7 +337,7 @@ def test_a_server_that_has_become_a_replica_is_left(make_server, make_proxy, nam
         proxy.delay(answers=0.01)
         tasks = []
         for key in "abcdefgh":
-            tasks.append(asyncio.create_task(ask(key)))
+            tasks.append(asyncio.create_task(acquire(key)))
             await asyncio.sleep(0.002)  # there is always an answer on its way
         await asyncio.sleep(0.05)
         client.replicaof("127.0.0.1", 1)

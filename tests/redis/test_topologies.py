@@ -116,7 +116,7 @@ def test_a_primary_that_became_a_replica(make_sentinels, connect, kind):
     def change():
         new.client().replicaof("NO", "ONE")
         old.client().replicaof(HOST, new.port)
-        engine.places()[0].way = engine.places()[0].way.to(HOST, new.port)
+        engine.pools()[0].way = engine.pools()[0].way.to(HOST, new.port)
 
     if kind == "task":
         asyncio.run(tasks())
@@ -126,11 +126,11 @@ def test_a_primary_that_became_a_replica(make_sentinels, connect, kind):
         limiter.acquire(timeout=20)
     else:
         held.acquire().complete()
-        eventually(lambda: not engine.places()[0].posts.unheard, "the letter's answer")
+        eventually(lambda: not engine.pools()[0].release_sender.unheard, "the letter's answer")
         permit = held.acquire()
         change()
         permit.complete()
-        eventually(lambda: not engine.places()[0].posts.unheard, "the letter's answer")
+        eventually(lambda: not engine.pools()[0].release_sender.unheard, "the letter's answer")
         held.acquire(timeout=20).complete()
     assert new.client().dbsize()
 

@@ -2,7 +2,7 @@
 
 The Lua that is played is the one that limiters' scripts are made of; only the frame around it is a test's own
 (`driver.lua`). A trace is cut into batches of random length, and the ledger is stored and opened again between them.
-Where a trace goes on under another rule, the stored ledger is brought under it as `adopt` does: read into the core's
+Where a trace goes on under another rule, the stored ledger is brought under it as `reconfigure` does: read into the core's
 ledger, adopted there, written back.
 """
 
@@ -21,11 +21,11 @@ from core.script_traces import KINDS, START, Command, play, random_trace, rule_o
 from headway.core.ledger import EXACT, FOREVER, LONG_AGO
 from headway.core.limits import Bucket, Concurrency, Window
 from headway.core.remote import Remote
-from headway.engines.redis.address import read_address
 from headway.engines.redis.engine import Engine
-from headway.engines.redis.ledgers import Stored, decode, encode
-from headway.engines.redis.scripts import part
-from headway.engines.redis.words import record_of
+from headway.engines.redis.net.address import read_address
+from headway.engines.redis.script.codec import Stored, decode, encode
+from headway.engines.redis.script.protocol import record_of
+from headway.engines.redis.script.scripts import part
 
 VERBS = (
     "wait",
@@ -48,7 +48,7 @@ KEY = b"trace"
 @cache
 def driver(kind):
     own = Path(__file__).with_name("driver.lua").read_text()
-    return "\n".join([part("head"), part("runs"), part(kind), own])
+    return "\n".join([part("prelude"), part("runs"), part(kind), own])
 
 
 def doubles(*numbers):
@@ -82,10 +82,10 @@ class Player:
         lists = [b"".join(self.client.lrange(KEY + end, 0, -1)) for end in (b":c1", b":o1")]
         return Stored(self.client.hget(KEY, "s1"), *lists)
 
-    def adopt(self, rule, now):
-        """What `adopt.py` does."""
+    def reconfigure(self, rule, now):
+        """What `reconfigure.py` does."""
         ledger = decode(self.stored())
-        ledger.adopt(rule, now)
+        ledger.reconfigure(rule, now)
         new = encode(ledger, 1, now)
         self.client.hset(KEY, "s1", new.value)
         for end, runs in ((b":c1", new.cooling), (b":o1", new.out)):
@@ -167,7 +167,7 @@ def compare(server, kind, seed, trace, results):
             if verb == "open":
                 player.play([])
             else:
-                player.adopt(rule_of(*rest[:2]), now)
+                player.reconfigure(rule_of(*rest[:2]), now)
             kept = decode(player.stored())
             assert (kept.state(), kept.tally) == (state, tally), (kind, seed, batch[0])
             compared += 1

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from headway.demo.soak import TASKS, THREADS, soak
+from headway.lab.demo.soak import TASKS, THREADS, soak
 
 pytestmark = pytest.mark.realtime
 
@@ -28,7 +28,7 @@ def test_the_api_would_have_told():
 
 
 def test_the_command():
-    command = [sys.executable, "-m", "headway.demo.soak", "--seconds", "0.3", "--seed", "1"]
+    command = [sys.executable, "-m", "headway.lab.demo.soak", "--seconds", "0.3", "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "200 tasks and 32 threads, 100/s, seed 1" in done.stdout
     assert "answered 429:         0" in done.stdout

@@ -137,15 +137,15 @@ def test_threads_with_autojump_wake_in_order():
 
 def test_park_until_a_time_and_until_the_bell():
     clock = ManualClock(autojump=True)
-    bell = threading.Lock()
-    bell.acquire()
-    clock.park(bell, 1_000_000_001)
+    waker = threading.Lock()
+    waker.acquire()
+    clock.park(waker, 1_000_000_001)
     assert clock.now() == 1_000_000_001
-    assert bell.locked()  # only who rings releases it
-    clock.park(bell, 5)  # past: returns at once
-    bell.release()
-    clock.park(bell, None)  # rung before: returns at once, with the bell taken
-    assert bell.locked()
+    assert waker.locked()  # only who rings releases it
+    clock.park(waker, 5)  # past: returns at once
+    waker.release()
+    clock.park(waker, None)  # rung before: returns at once, with the bell taken
+    assert waker.locked()
     assert clock.now() == 1_000_000_001
     assert clock.sleepers == 0
 
@@ -153,16 +153,16 @@ def test_park_until_a_time_and_until_the_bell():
 def test_a_rung_bell_stops_time():
     """A thread that was rung is awake, even if it has not noticed: time does not jump to its deadline."""
     clock, seen = ManualClock(autojump=True), []
-    bell = threading.Lock()
-    bell.acquire()
+    waker = threading.Lock()
+    waker.acquire()
 
     def parked():
-        clock.park(bell, 100 * SECOND)
+        clock.park(waker, 100 * SECOND)
         seen.append(clock.now())
 
     def ringer():
         clock.sleep(1)
-        bell.release()
+        waker.release()
         clock.sleep(1000)
 
     join(in_threads(parked, ringer))
@@ -172,13 +172,13 @@ def test_a_rung_bell_stops_time():
 
 def test_a_thread_parked_without_end_lets_others_jump():
     clock = ManualClock(autojump=True)
-    bell = threading.Lock()
-    bell.acquire()
-    (parked,) = in_threads(lambda: clock.park(bell, None))
+    waker = threading.Lock()
+    waker.acquire()
+    (parked,) = in_threads(lambda: clock.park(waker, None))
     clock.sleep(3600)
     assert clock.now() == 3600 * SECOND
     assert parked.is_alive()
-    bell.release()
+    waker.release()
     join([parked])
 
 

@@ -138,8 +138,8 @@ def test_cancelled_sleepers_leave_nothing():
     async def main():
         tasks = [asyncio.ensure_future(clock.sleep_async(10 + n)) for n in range(500)]
         tasks += [asyncio.ensure_future(asyncio.sleep(10 + n)) for n in range(500)]
-        bell = asyncio.get_running_loop().create_future()
-        tasks.append(asyncio.ensure_future(clock.park_async(bell, 5 * SECOND)))
+        waker = asyncio.get_running_loop().create_future()
+        tasks.append(asyncio.ensure_future(clock.park_async(waker, 5 * SECOND)))
         await asyncio.sleep(1)
         assert clock.sleepers == 1001
         for task in tasks:
@@ -160,14 +160,14 @@ def test_park_async():
         await clock.park_async(loop.create_future(), 7)
         assert clock.now() == 7
         await clock.park_async(loop.create_future(), 7)  # late: returns at once
-        bell = loop.create_future()
-        loop.call_later(1, bell.set_result, None)
-        await clock.park_async(bell, 100 * SECOND)
+        waker = loop.create_future()
+        loop.call_later(1, waker.set_result, None)
+        await clock.park_async(waker, 100 * SECOND)
         assert clock.now() == SECOND + 7
         assert clock.sleepers == 0
-        bell = loop.create_future()
-        loop.call_later(1, bell.set_result, None)
-        await clock.park_async(bell, None)
+        waker = loop.create_future()
+        loop.call_later(1, waker.set_result, None)
+        await clock.park_async(waker, None)
 
     run(main(), clock=clock)
     assert clock.now() == 2 * SECOND + 7

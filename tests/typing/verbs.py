@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import assert_type
 
-from headway import Denied, Limiter, Permit, RateLimited, Stats, Status
+from headway import Denied, Limiter, LimiterStats, Permit, RateLimited, Status
 
 limiter = Limiter("100/minute", overrides={"ann": "5/s"}, timeout=timedelta(seconds=1))
 
@@ -26,7 +26,7 @@ def blocking() -> None:
     assert_type(limiter.reserve().wait(), Permit)
     assert_type(limiter.reserve().delay, float)
     assert_type(limiter.peek({"host": "there"}, cost={"tokens": 5}), Status)
-    assert_type(limiter.stats(), Stats)
+    assert_type(limiter.stats(), LimiterStats)
 
     limiter.acquire(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     limiter.acquire(cost=0.5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -11,7 +11,7 @@ import pytest
 from tests.redis.embedded.household import User, inhabitants, runs
 from tests.redis.servers import eventually
 
-from headway.engines.redis.embedded import Tenancy
+from headway.engines.redis.embedded.server import SharedServer
 
 
 @pytest.fixture
@@ -47,6 +47,6 @@ def user(home):
 @pytest.fixture
 def tenancy(home):
     """One in this process."""
-    tenancy = Tenancy(str(home))
+    tenancy = SharedServer(str(home))
     yield tenancy
     tenancy.close()

@@ -25,17 +25,17 @@ import json, os, signal, sys, threading, time
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from headway.engines.redis.embedded import Tenancy
+from headway.engines.redis.embedded.server import SharedServer
 
-tenancy = Tenancy(sys.argv[1])
+tenancy = SharedServer(sys.argv[1])
 client = redis.Redis(unix_socket_path=tenancy.socket_path, retry=Retry(NoBackoff(), 0))
 
 def enter():
     tenancy.open()
     return client.info("server")["run_id"]
 
-def revive():
-    return tenancy.revive() and client.info("server")["run_id"]
+def on_unreachable():
+    return tenancy.on_unreachable() and client.info("server")["run_id"]
 
 def hammer(key):
     "INCR until the server is gone: how many were acknowledged."
@@ -109,16 +109,16 @@ class User:
     def say(self, expression):
         self.words.write(expression.encode() + b"\n")
 
-    def hear(self):
+    def apply_reply(self):
         ready, _, _ = select.select([self.answers], [], [], 30)
         assert ready, "no answer within 30 s"
         line = self.answers.readline()
         assert line, "it ended without an answer"
         return json.loads(line)
 
-    def ask(self, expression):
+    def call(self, expression):
         self.say(expression)
-        return self.hear()
+        return self.apply_reply()
 
     def leave(self):
         """The normal end: atexit does the rest."""
@@ -138,4 +138,4 @@ class User:
 def together(users, expression):
     for user in users:
         user.say(expression)
-    return [user.hear() for user in users]
+    return [user.apply_reply() for user in users]

@@ -20,11 +20,11 @@ pytestmark = MARKS
 
 def test_the_first_user_is_killed(home, user):
     first, second = user(), user()
-    run = first.ask("enter()")
-    second.ask("enter()")
+    run = first.call("enter()")
+    second.call("enter()")
     first.kill()
     time.sleep(0.3)
-    assert second.ask("enter()") == run
+    assert second.call("enter()") == run
     second.leave()
     assert servers(home) == []
     assert deserted(home)
@@ -41,9 +41,9 @@ def test_every_user_is_killed_and_the_guard_ends_it(home, user):
 
 def test_the_first_user_is_killed_when_it_has_just_started_the_server(home, user):
     one = user()
-    one.ask("setattr(tenancy, 'employ', tenancy._employ)")
+    one.call("setattr(tenancy, 'employ', tenancy._employ)")
     die = "tenancy.employ(lock, command), lock == 'server.lock' and os.kill(os.getpid(), signal.SIGKILL)"
-    one.ask(f"setattr(tenancy, '_employ', lambda lock, command: ({die}))")
+    one.call(f"setattr(tenancy, '_employ', lambda lock, command: ({die}))")
     one.say("enter()")
     eventually(lambda: starts(home), "a server that has started")
     assert deserted(home)
@@ -51,12 +51,12 @@ def test_the_first_user_is_killed_when_it_has_just_started_the_server(home, user
 
 def test_the_guard_is_killed_too_and_the_next_user_adopts(home, user):
     first = user()
-    run = first.ask("enter()")
+    run = first.call("enter()")
     os.kill(guards(home)[0], signal.SIGKILL)
     first.kill()
     time.sleep(0.3)
     second = user()
-    assert second.ask("enter()") == run
+    assert second.call("enter()") == run
     assert (len(servers(home)), len(guards(home)), starts(home)) == (1, 1, 1)
     second.leave()
     assert deserted(home)
@@ -70,13 +70,13 @@ def test_the_server_is_killed_and_exactly_one_starts_it_again_with_all_that_was_
         one.say("hammer('n')")
     time.sleep(0.5)
     os.kill(server, signal.SIGKILL)
-    acknowledged = sum(one.hear() for one in users)
+    acknowledged = sum(one.apply_reply() for one in users)
     assert acknowledged > 30
     runs = set(together(users, "revive()"))
     assert len(runs) == 1
     assert runs != {False}
     assert (len(servers(home)), len(guards(home)), starts(home)) == (1, 1, 2)
-    kept = users[0].ask("int(client.get('n'))")
+    kept = users[0].call("int(client.get('n'))")
     assert acknowledged <= kept <= acknowledged + 3  # each may have had one on the way
     assert set(together(users, "revive()")) == runs  # nothing to do
     for one in users:
@@ -89,13 +89,13 @@ def test_a_stopped_server_is_not_dead(home, tenancy):
     (server,) = servers(home)
     os.kill(server, signal.SIGSTOP)
     began = time.monotonic()
-    assert not tenancy.revive(timeout=0.3)
+    assert not tenancy.on_unreachable(timeout=0.3)
     with pytest.raises(EngineUnavailable, match="did not answer within"):
         tenancy.open(timeout=0.3)
     assert time.monotonic() - began < 3
     assert servers(home) == [server]
     os.kill(server, signal.SIGCONT)
-    assert tenancy.revive()
+    assert tenancy.on_unreachable()
     assert starts(home) == 1
 
 
@@ -104,7 +104,7 @@ def test_a_server_that_dies_while_it_is_waited_for_is_started_again(home, tenanc
     (server,) = servers(home)
     os.kill(server, signal.SIGSTOP)
     answers = []
-    waiting = threading.Thread(target=lambda: answers.append(tenancy.revive()))
+    waiting = threading.Thread(target=lambda: answers.append(tenancy.on_unreachable()))
     waiting.start()
     time.sleep(0.2)
     os.kill(server, signal.SIGKILL)
@@ -124,7 +124,7 @@ def test_a_stale_pid_file_that_names_an_innocent(home, tenancy):
             (server,) = servers(home)
             os.kill(server, signal.SIGKILL)
             (home / "server.pid").write_text(f"{innocent.pid}\n")
-            assert tenancy.revive()
+            assert tenancy.on_unreachable()
             tenancy.close()
             assert deserted(home)
             assert innocent.poll() is None
@@ -136,24 +136,24 @@ def test_the_directory_is_deleted_under_it(home, user):
     one, two = user(), user()
     together([one, two], "enter()")
     old = [*servers(home), *guards(home)]
-    eventually(lambda: "headway-guard" in one.ask("str(client.client_list())"), "a guard that is connected")
+    eventually(lambda: "headway-guard" in one.call("str(client.client_list())"), "a guard that is connected")
     shutil.rmtree(home)
-    assert one.ask("client.ping()")  # by a connection that is open
-    assert two.ask("client.connection_pool.disconnect()") is None
-    run = two.ask("revive()")  # one that is new finds nothing, and starts anew
+    assert one.call("client.ping()")  # by a connection that is open
+    assert two.call("client.connection_pool.disconnect()") is None
+    run = two.call("revive()")  # one that is new finds nothing, and starts anew
     assert len(servers(home)) == 1
     one.leave()  # the last user of the old one, and no user of the new one
     eventually(lambda: not any(map(runs, old)), "the old ones gone")
-    assert two.ask("client.info('server')['run_id']") == run
+    assert two.call("client.info('server')['run_id']") == run
     two.leave()
     assert deserted(home)
 
 
 def test_the_directory_is_deleted_before_the_end(home, user):
     one = user()
-    one.ask("enter()")
+    one.call("enter()")
     old = [*servers(home), *guards(home)]
-    eventually(lambda: "headway-guard" in one.ask("str(client.client_list())"), "a guard that is connected")
+    eventually(lambda: "headway-guard" in one.call("str(client.client_list())"), "a guard that is connected")
     shutil.rmtree(home)
     one.leave()
     eventually(lambda: not any(map(runs, old)), "all gone")

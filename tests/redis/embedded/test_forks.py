@@ -13,19 +13,19 @@ pytestmark = MARKS
 @pytest.mark.parametrize("child_ends", ["normally", "os._exit(0)"])
 def test_a_forked_child_is_a_user_of_its_own(home, user, parent_ends, child_ends):
     parent = user()
-    run = parent.ask("enter()")
+    run = parent.call("enter()")
     fifo = home / "fifo"
     os.mkfifo(fifo)
     parent.say(f"fork({str(fifo)!r})")
     with fifo.open("w", buffering=1) as to_child:
-        assert 0 in (parent.hear(), parent.hear())  # both have it as their stdout
+        assert 0 in (parent.apply_reply(), parent.apply_reply())  # both have it as their stdout
         if parent_ends == "close":
-            parent.ask("tenancy.close()")
+            parent.call("tenancy.close()")
         else:
             getattr(parent, parent_ends)()
         time.sleep(0.3)  # enough for a guard that is mistaken
         to_child.write("client.info('server')['run_id']\n")
-        assert parent.hear() == run
+        assert parent.apply_reply() == run
         if child_ends != "normally":
             to_child.write(f"{child_ends}\n")
     assert deserted(home)
@@ -33,28 +33,28 @@ def test_a_forked_child_is_a_user_of_its_own(home, user, parent_ends, child_ends
 
 def test_the_end_of_a_forked_child_is_not_its_parents(home, user):
     parent = user()
-    run = parent.ask("enter()")
+    run = parent.call("enter()")
     assert (
-        parent.ask("[os.fork() or os._exit(0) for _ in range(3)] and [os.wait() for _ in range(3)] and 1")
+        parent.call("[os.fork() or os._exit(0) for _ in range(3)] and [os.wait() for _ in range(3)] and 1")
         == 1
     )
     time.sleep(0.3)
-    assert parent.ask("client.info('server')['run_id']") == run
+    assert parent.call("client.info('server')['run_id']") == run
     parent.leave()
     assert deserted(home)
 
 
 def test_a_fork_while_another_thread_comes_and_goes(home, user):
     parent, other = user(), user()
-    parent.ask("globals().update(enough=threading.Event())")
+    parent.call("globals().update(enough=threading.Event())")
     visits = "[(tenancy.open(), tenancy.close()) for _ in iter(enough.is_set, True)]"
-    parent.ask(f"globals().update(busy=threading.Thread(target=lambda: {visits})) or busy.start()")
+    parent.call(f"globals().update(busy=threading.Thread(target=lambda: {visits})) or busy.start()")
     child = "(signal.alarm(15), tenancy.open(), client.ping(), tenancy.close(), os._exit(0))"
     parent.say(f"[os.fork() or {child} for _ in range(20) if time.sleep(0.02) is None]")
-    assert other.ask("tenancy.open(timeout=5)") is None
-    assert len(parent.hear()) == 20
-    assert parent.ask("enough.set() or busy.join()") is None
-    assert set(parent.ask("[os.wait()[1] for _ in range(20)]")) == {0}  # none hung until its alarm
+    assert other.call("tenancy.open(timeout=5)") is None
+    assert len(parent.apply_reply()) == 20
+    assert parent.call("enough.set() or busy.join()") is None
+    assert set(parent.call("[os.wait()[1] for _ in range(20)]")) == {0}  # none hung until its alarm
     other.leave()
     parent.leave()
     assert deserted(home)

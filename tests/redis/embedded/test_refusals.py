@@ -11,7 +11,7 @@ import pytest
 from tests.redis.embedded.household import MARKS, User, deserted, inhabitants, servers
 
 from conftest import needs_program
-from headway.engines.redis.embedded import Tenancy
+from headway.engines.redis.embedded.server import SharedServer
 from headway.errors import EngineUnavailable, InvalidArgument
 
 pytestmark = MARKS
@@ -21,9 +21,9 @@ def test_a_long_path_gets_a_short_name(home, user):
     home = home / ("long" * 20) / ("path" * 20)
     one, two = User(home), User(home)
     try:
-        path = one.ask("tenancy.socket_path")
+        path = one.call("tenancy.socket_path")
         assert len(path) <= 100
-        assert one.ask("enter()") == two.ask("enter()")
+        assert one.call("enter()") == two.call("enter()")
         assert Path(path).resolve() == home / "server.sock"
         one.leave()
         two.leave()
@@ -36,7 +36,7 @@ def test_a_long_path_gets_a_short_name(home, user):
 
 def test_a_short_name_that_leads_elsewhere_is_not_followed(home, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(home.parent))
-    tenancy = Tenancy(str(home / ("long" * 20) / ("path" * 20)))
+    tenancy = SharedServer(str(home / ("long" * 20) / ("path" * 20)))
     Path(tenancy.socket_path).parent.symlink_to(tmp_path)
     with pytest.raises(InvalidArgument, match="is not ours"):
         tenancy.open()
@@ -60,21 +60,21 @@ def test_a_redis_server_on_path_will_do(home, tenancy, monkeypatch):
     tenancy.open()
     assert "redis-server" in inhabitants(home)[servers(home)[0]]
     os.kill(servers(home)[0], signal.SIGKILL)
-    assert tenancy.revive()
+    assert tenancy.on_unreachable()
     tenancy.close()
     assert deserted(home)
 
 
 def test_directories_that_are_refused(home):
     with pytest.raises(InvalidArgument, match="with a directory"):
-        Tenancy("")
+        SharedServer("")
     home.mkdir()
     home.chmod(0o777)
     with pytest.raises(InvalidArgument, match="not everybody may write"):
-        Tenancy(str(home)).open()
+        SharedServer(str(home)).open()
     (home / "file").touch()
     with pytest.raises(InvalidArgument, match="a directory of yours"):
-        Tenancy(str(home / "file")).open()
+        SharedServer(str(home / "file")).open()
 
 
 def test_a_server_that_cannot_start_is_told_with_its_last_words(home, tenancy):

@@ -10,7 +10,7 @@ from pathlib import Path
 import redis
 from tests.redis.embedded.household import MARKS, deserted, guards, servers, starts, together
 
-from headway.engines.redis.embedded import Tenancy
+from headway.engines.redis.embedded.server import SharedServer
 
 pytestmark = MARKS
 
@@ -40,7 +40,7 @@ def test_it_stays_until_the_last_leaves(home, user):
     os.kill(guard, signal.SIGKILL)  # it would do it too
     for one in users[:2]:  # the one that started it among them
         one.leave()
-    assert users[2].ask("client.ping()")
+    assert users[2].call("client.ping()")
     users[2].leave()
     assert server not in servers(home)
     assert deserted(home)
@@ -50,7 +50,7 @@ def test_coming_and_going_without_a_pause(home, user):
     users = [user() for _ in range(3)]
     visit = "[(enter(), client.incr('n'), tenancy.close()) for _ in range(15)] and 1"
     assert together(users, visit) == [1, 1, 1]
-    assert users[0].ask("enter() and int(client.get('n'))") == 45
+    assert users[0].call("enter() and int(client.get('n'))") == 45
     for one in users:
         one.leave()
     assert deserted(home)
@@ -82,7 +82,7 @@ def test_threads_and_two_tenancies_of_one_process(home, tenancy):
         thread.start()
     for thread in threads:
         thread.join()
-    other = Tenancy(str(home))
+    other = SharedServer(str(home))
     other.open()
     assert starts(home) == 1
     tenancy.close()
@@ -90,5 +90,5 @@ def test_threads_and_two_tenancies_of_one_process(home, tenancy):
     assert len(servers(home)) == 1
     other.close()
     assert servers(home) == []
-    assert not other.revive()  # who has left does not start anything
+    assert not other.on_unreachable()  # who has left does not start anything
     assert starts(home) == 1

@@ -26,30 +26,30 @@ class _Line:
         # Read on while what was read waits for its time: a delay is latency, not a slower wire.
         asked: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         answered: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        ways = (
+        connectors = (
             self._leave(from_client, asked, "requests"),
             self._arrive(asked, to_server, self._request),
             self._leave(from_server, answered, "answers"),
             self._arrive(answered, to_client, self._answer),
         )
-        self.pumps = [asyncio.ensure_future(way) for way in ways]
+        self.pumps = [asyncio.ensure_future(connector) for connector in connectors]
         try:
             await asyncio.gather(*self.pumps, return_exceptions=True)
         finally:
             self.cut()
 
-    async def _leave(self, reader, wire, kind):
+    async def _leave(self, reader, connection, kind):
         chunk = b"-"
         while chunk:
             try:
                 chunk = await reader.read(65536)
             except OSError:
                 chunk = b""
-            wire.put_nowait((time.monotonic() + self.proxy.delays[kind], chunk))
+            connection.put_nowait((time.monotonic() + self.proxy.delays[kind], chunk))
 
-    async def _arrive(self, wire, writer, may_pass):
+    async def _arrive(self, connection, writer, may_pass):
         while True:
-            due, chunk = await wire.get()
+            due, chunk = await connection.get()
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             await self.proxy.flowing.wait()
             if not chunk:
