@@ -17,7 +17,8 @@ Written by `make bench` on {date}; change the code in `bench/`, not this page.
 ![Nanoseconds per decision, headway and its peers](benchmarks.svg)
 
 Ratios are the figures (medians of rounds), nanoseconds only illustrate them (the first decile of the rounds, of every
-side): on another machine, or a busy one, all sides move, and mostly together.
+side): on another machine, or a busy one, all sides move, and mostly together. A factor in the chart is that of the two
+nanosecond figures beside it, and may differ a little from the median in the tables.
 """
 
 METHOD = """\

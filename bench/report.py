@@ -7,7 +7,6 @@ import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def describe_machine() -> str:
     form = "compiled" if headway.compiled else "interpreted"
     python = f"{platform.python_implementation()} {platform.python_version()}"
     many = f", {cores} cores" if cores else ""
-    return f"{processor}{many}; {platform.system()}; {python}; headway {version('headway')}, {form} form"
+    return f"{processor}{many}; {platform.system()}; {python}; headway {headway.__version__}, {form} form"
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """The build list is complete, and both wheels work where there is neither Cython nor anything else."""
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -17,8 +19,9 @@ MODULES = SETUP["compiled_modules"](ROOT / "src")
 # Prints the form that runs; the limit is used so that the compiled modules are really entered. What belongs to an extra
 # cannot be imported here, and says what to install.
 USE = """
-import headway, importlib, sys
+import headway, importlib.metadata, sys
 assert headway.Limiter("5/s").try_acquire()
+assert importlib.metadata.version("headway") == headway.__version__
 assert "Cython" not in sys.modules
 own = [name for name in sys.argv[1:] if not name.startswith(('headway.engines.redis.', 'headway.limiter.shared'))]
 files = {importlib.import_module(name).__file__ for name in own}
@@ -42,6 +45,18 @@ def test_every_pxd_is_in_the_build_list_and_nothing_else():
     beside = {pxd.with_suffix(".py") for pxd in ROOT.glob("src/**/*.pxd") if pxd.name != "__init__.pxd"}
     assert set(MODULES.values()) == beside
     assert [file for file in MODULES.values() if not file.exists()] == [], "a .pxd without its .py"
+
+
+def test_an_extra_lists_what_is_imported_and_nothing_else():
+    """Of the extras for users; those of the Makefile's targets have tools too."""
+    extras = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["lab"] == ["headway[cli]"]
+    assert "headway[redis]" in extras["embedded"]
+    sources = "".join(file.read_text() for file in ROOT.glob("src/headway/**/*.py"))
+    for extra in ("redis", "embedded", "cli", "lab"):
+        for name in extras[extra]:
+            used = re.search(rf"(import|from) {name}\b|find_spec\(.{name}.\)", sources)
+            assert name.startswith("headway[") or used, f"{extra}: nothing imports {name}"
 
 
 def test_packages_with_compiled_modules_have_an_init_pxd():

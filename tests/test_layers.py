@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "headway"
 
 # From the bottom to the top. A module may import its own layer and those before it.
 LAYERS = (
-    {"errors", "clock", "_cython", "_form"},
+    {"errors", "printable", "clock", "_cython", "_form", "_version"},
     {"core"},
     {"engines"},
     {"flows", "errands"},

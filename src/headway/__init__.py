@@ -11,6 +11,7 @@ you call. `testing` has clocks that you can turn.
 """
 
 from headway import _pure  # noqa: F401 - first of all: it decides which form of the others is loaded
+from headway._version import __version__
 from headway.calibrate import calibrate
 from headway.clock import Clock, SystemClock, compiled
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
@@ -55,6 +56,7 @@ __all__ = [
     "Status",
     "SystemClock",
     "Window",
+    "__version__",
     "calibrate",
     "compiled",
     "parse_limit",

@@ -11,6 +11,8 @@ import math
 import pickle
 from typing import Any
 
+from headway.printable import printable
+
 __all__ = [
     "EngineUnavailable",
     "HeadwayError",
@@ -195,7 +197,8 @@ class LimitMismatch(HeadwayError):
         self.existing = existing
         self.requested = requested
         whose, hint = ("this limiter", "make a new one") if name is None else (repr(name), "use another name")
-        super().__init__(f"{whose} is kept as '{existing}', not as '{requested}': {hint}")
+        kept, asked = printable(str(existing)), printable(str(requested))
+        super().__init__(f"{whose} is kept as '{kept}', not as '{asked}': {hint}")
 
 
 class EngineUnavailable(HeadwayError):
@@ -208,7 +211,8 @@ class EngineUnavailable(HeadwayError):
     def __init__(self, engine: str, cause_text: str = "") -> None:
         self.engine = engine
         self.cause_text = cause_text
-        super().__init__(f"engine {engine} is unavailable" + (f": {cause_text}" if cause_text else ""))
+        cause = f": {printable(cause_text)}" if cause_text else ""
+        super().__init__(f"engine {printable(engine)} is unavailable{cause}")
 
 
 class InvalidLimit(HeadwayError, ValueError):

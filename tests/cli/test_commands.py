@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from headway import __version__
 from headway.cli.app import app
 
 
@@ -45,7 +46,7 @@ def test_help_tells_the_defaults(command, default):
 def test_version():
     result = headway("--version")
     assert result.exit_code == 0
-    assert result.output.startswith("headway 0.")
+    assert result.output.startswith(f"headway {__version__} (")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,16 @@ def test_explain(limit, words):
     result = headway("explain", limit)
     assert result.exit_code == 0
     assert words in result.output
+
+
+def test_a_lab_with_nothing_to_do_says_so():
+    result = headway("lab", "window", "--worlds", "0", "--no-peers")
+    assert result.exit_code == 2
+    assert "nothing to do" in result.stderr
+
+
+def test_the_command_has_one_name_however_it_was_started():
+    assert shell("HEADWAY --help").stdout.split()[:2] == ["Usage:", "headway"]
 
 
 def test_explain_takes_words_without_quotes():
@@ -128,6 +139,17 @@ def test_output_that_cannot_be_written_is_told_in_a_line(words, unbuffered):
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_reader_that_leaves_is_told_nothing(words, unbuffered):
     assert shell("HEADWAY | head -0", *words, PYTHONUNBUFFERED=unbuffered).stderr == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell that closes files")
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_an_output_that_is_closed_is_told_in_a_line(words):
+    done = shell("HEADWAY >&-", *words)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "headway: <stdout> is closed, so there is nowhere to write to\n",
+    )
+    assert shell("HEADWAY >&- 2>&-", *words).returncode == 1
 
 
 def test_a_fault_of_a_command_is_not_taken_for_one_of_its_output():

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.lines import Lines, SigintGuard
+
 posix = pytest.mark.skipif(os.name == "nt", reason="needs signals of POSIX")
 PACE = [sys.executable, "-m", "headway.cli", "pace"]
 
@@ -65,6 +67,23 @@ def test_commands_that_fail_are_told():
     done = pace("1000/s", "--", "no-such-program", lines="a\n")
     assert done.returncode == 123
     assert b"no-such-program" in done.stderr
+
+
+def test_a_line_with_a_nul_is_told_and_the_others_run():
+    done = pace("1000/s", "--", "echo", "<{}>", lines="a\nb\0c\nd\n")
+    assert (done.returncode, done.stdout) == (123, b"<a>\n<d>\n")
+    assert done.stderr == b"headway: line 2: it contains a NUL byte, and an argument cannot: not run\n"
+    assert pace("1000/s", lines="a\nb\0c\n").stdout == b"a\nb\0c\n", (
+        "without a command it is a line like any other"
+    )
+
+
+def test_a_line_in_an_error_is_escaped():
+    done = pace("1000/s", "--", "./none-{}", lines="\x1b]52;c;aGk=\x07\x1b[2J\r\u202e\n")
+    assert done.returncode == 123
+    assert (
+        done.stderr == b"headway: ./none-\\x1b]52;c;aGk=\\x07\\x1b[2J\\r\\u202e: No such file or directory\n"
+    )
 
 
 def numbers(upto):
@@ -282,6 +301,28 @@ def test_a_line_that_comes_in_pieces():
     assert (child.returncode, out, said) == (0, b"ab\ncd\n\ne", b"")
 
 
+@posix
+def test_a_long_line_takes_time_in_proportion_to_its_length():
+    """Of a pipe, byte by byte, and with its end: what follows is left to the next reader."""
+
+    def seconds(size):
+        reading, writing = os.pipe()
+        lines = Lines(reading, SigintGuard(), sparing=True)
+        text = b"x" * size + b"\n"
+        feeder = threading.Thread(target=os.write, args=(writing, text + b"next\n"))
+        feeder.start()
+        begin = time.process_time()
+        assert lines.line() == text
+        spent = time.process_time() - begin
+        feeder.join()
+        assert os.read(reading, 100) == b"next\n"
+        os.close(reading)
+        os.close(writing)
+        return spent
+
+    assert seconds(1_600_000) < 8 * max(0.05, min(seconds(400_000) for _ in range(3)))
+
+
 def test_long_lines_and_many():
     lines = "".join("x" * size + "\n" for size in (0, 1, 8190, 8191, 8192, 8193, 100_000, 0, 3)) * 2
     assert pace("1e6/s", lines=lines).stdout == lines.encode()
@@ -316,4 +357,15 @@ def test_input_and_output_that_do_not_work():
     done = subprocess.run(
         ["sh", "-c", '"$@" <&-', "sh", *PACE, "9/s"], capture_output=True, timeout=60, check=False
     )
-    assert (done.returncode, done.stderr) == (1, b"headway: there is no input\n")
+    assert (done.returncode, done.stderr) == (1, b"headway: there is no input: stdin is closed\n")
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *PACE, "9/s"],
+        input=b"a\n",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"headway: <stdout> is closed, so there is nowhere to write to\n",
+    )

@@ -31,6 +31,24 @@ def test_permits_that_are_never_idle_use_all_of_the_ceiling(elapsed):
     assert score.use == pytest.approx(1.0)
     assert score.latency == pytest.approx(0.06)
     assert score.ceiling == pytest.approx(20 / (gap + 0.06))
+    assert score.rate == pytest.approx(score.ceiling), "at every moment, also while the first burst is out"
+
+
+@pytest.mark.parametrize("elapsed", [0.5, 1.0, 3.3, 12.0])
+def test_the_rate_and_its_share_of_the_ceiling_do_not_contradict_each_other(elapsed):
+    """Latencies that differ, permits that are idle now and then."""
+    limit = Window(20, per=1)
+    gap = Score(Seen([], 1.0), limit).gap
+    visits = []
+    for permit in range(20):
+        at = permit * 0.01
+        while at < elapsed:
+            done = at + 0.02 + 0.005 * permit
+            visits.append(Visit(0.0, at, done, False))
+            at = done + gap + 0.003 * permit
+    score = Score(Seen(visits, elapsed), limit)
+    assert score.rate == pytest.approx(score.use * score.ceiling)
+    assert score.rate < score.ceiling
 
 
 def test_the_gap_is_that_of_the_design():

@@ -6,6 +6,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -85,6 +86,52 @@ def test_it_lives_and_ctrl_c_leaves_a_clean_terminal(valkey):
         assert SHOW_CURSOR in rest
         assert "Traceback" not in rest
         assert "Aborted" not in rest
+
+
+def test_a_hostile_key_does_not_reach_the_terminal(valkey):
+    limiter = Limiter("5/minute", name="api", engine=valkey.url)
+    for hostile in (
+        "\x1b]52;c;aGk=\x07",
+        "\x1b[7mfake",
+        "\r\n\x9b7m\u202e",
+        "[red]x[/red]",
+        "long " + "x" * 300,
+    ):
+        limiter.acquire(hostile)
+    with Screen(valkey.url, "--interval", "0.1", "--filter", "api*") as screen:
+        screen.until("52;c;aGk=.*4/5.*4/5")
+        screen.until("[^0-9]5 ledgers")
+        screen.until("[^0-9]5 ledgers")
+        code, rest = screen.leave()
+    assert code == 0
+    for raw in ("\x1b]52", "\x07", "\x1b[7m", "\x9b", "\u202e"):
+        assert raw not in rest
+    assert "[red]" in rest
+
+
+def test_a_long_key_has_no_line_of_its_own_on_a_terminal(valkey):
+    Limiter("5/minute", name="api", engine=valkey.url).acquire("x" + "\u2800" * 300 + "api  root  5/minute")
+    with Screen(valkey.url, "--once") as screen:
+        screen.until("4/5")
+        screen.program.wait(10)
+        assert "root" not in screen.shown
+
+
+@pytest.mark.parametrize("words", [["top"], ["inspect"], ["reset", "--yes"]])
+def test_ctrl_c_while_a_server_does_not_answer(words):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        name = [] if words[0] == "top" else ["api"]
+        program = subprocess.Popen(
+            [sys.executable, "-m", "headway.cli", words[0], url, *name, *words[1:]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        connection, _ = silent.accept()
+        program.send_signal(signal.SIGINT)
+        out, said = program.communicate(timeout=30)
+        connection.close()
+    assert (program.returncode, out, said) == (130, b"", b"")
 
 
 def test_it_waits_for_a_server_that_went_away(make_server):

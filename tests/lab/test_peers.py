@@ -68,7 +68,7 @@ def test_the_command(tmp_path):
             "60",
             "--events",
             "100",
-            "--plot",
+            "--picture",
             str(drawn),
         ],
     )
@@ -88,14 +88,14 @@ def test_the_command_tells_a_failing_seed(monkeypatch):
         app, ["lab", "window", "--worlds", str(found[0]), "--events", "300", "--no-peers"]
     )
     assert told.exit_code == 1
-    assert "made small" in told.output
+    assert "reduced" in told.output
     assert "replay: World(seed=" in told.output
 
 
 def test_a_picture_that_cannot_be_written_is_told_below_the_table(tmp_path):
     place = tmp_path / "nowhere" / "out.svg"
     told = CliRunner().invoke(
-        app, ["lab", "window", "--worlds", "0", "--events", "20", "--no-peers", "--plot", str(place)]
+        app, ["lab", "window", "--worlds", "0", "--events", "20", "--no-peers", "--picture", str(place)]
     )
     assert (told.exit_code, told.stderr) == (1, f"headway: {place}: No such file or directory\n")
     assert "of the safe ceiling" in told.stdout

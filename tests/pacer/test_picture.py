@@ -28,17 +28,26 @@ def test_backlog_grows_while_nothing_starts_and_is_made_up_at_the_ratio(ratio):
 
 
 def test_a_picture_is_svg_and_is_not_called_otherwise(tmp_path):
-    for command in (["lab", "pacer", "--out"], ["lab", "window", "--worlds", "1", "--plot"]):
+    for command in (["lab", "pacer", "--picture"], ["lab", "window", "--worlds", "1", "--picture"]):
         place = tmp_path / "x.png"
         told = CliRunner().invoke(app, [*command, str(place)])
         line = f"headway: {place}: pictures are SVG; give a name that ends in .svg\n"
         assert (told.exit_code, told.stdout, told.stderr) == (2, "", line)
         assert not place.exists()
     for name in ("x.svg", "x.SVG", "x"):
-        assert CliRunner().invoke(app, ["lab", "pacer", "--out", str(tmp_path / name)]).exit_code == 0
+        assert CliRunner().invoke(app, ["lab", "pacer", "--picture", str(tmp_path / name)]).exit_code == 0
         assert (tmp_path / name).read_text(encoding="utf-8") == draw()
 
 
+def test_every_command_that_draws_calls_its_option_the_same(tmp_path):
+    place = tmp_path / "[red]x.svg"
+    for command in (["lab", "pacer"], ["lab", "window", "--worlds", "0", "--events", "20", "--no-peers"]):
+        told = CliRunner().invoke(app, [*command, "--picture", str(place)])
+        assert told.exit_code == 0, told.output
+        assert told.stdout.endswith(f"wrote {place}\n"), "as it is, and not taken for markup"
+        place.unlink()
+
+
 def test_the_docs_have_this_picture():
-    """If it fails: headway lab pacer --out docs/img/pacer-ratio.svg."""
+    """If it fails: headway lab pacer --picture docs/img/pacer-ratio.svg."""
     assert (DOCS / "img/pacer-ratio.svg").read_text(encoding="utf-8") == draw()

@@ -33,6 +33,7 @@ def test_it_stands_still_and_advances_exactly():
     clock.advance(2)
     clock.advance_ns(1)
     assert clock.now() == 7_100_001_001
+    assert clock.time() == 7.100001001
     assert "7.1" in repr(clock)
 
 

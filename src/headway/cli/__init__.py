@@ -1,6 +1,6 @@
-"""The `headway` command: one module for each thing that a person can ask it to do.
+"""The `headway` command: one module for each subcommand.
 
-Only `main` is here, because it must be importable without the `cli` extra: who installed the library alone is told
+Only `main` is here, because it must be importable without the `cli` extra: where only the library is installed, it says
 what is missing.
 """
 
@@ -13,39 +13,47 @@ from typing import Any
 
 __all__ = ["main"]
 
-INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+INTERRUPTED = 130  # what a shell reports for a program that was ended by Ctrl-C
 STDOUT = "<stdout>"
 
 
 def main() -> None:
     """Run the command line."""
+    if sys.stdout is None:
+        # Closed (`>&-`). The next file that is opened would take its place.
+        log_once(f"{STDOUT} is closed, so there is nowhere to write to")
+        raise SystemExit(1)
     try:
         from headway.cli.app import app
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("rich", "typer"):
             raise
-        sys.stderr.write(
-            f"headway: the command line needs {missing}; install it with: pip install 'headway[cli]'\n"
-        )
+        log_once(f"the command line needs {missing}; install it with: pip install 'headway[cli]'")
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     name_faults(sys.stdout)
     try:
-        app()
+        app(prog_name="headway")
     except OSError as error:
         if error.filename != STDOUT:
             raise
         mute(sys.stdout)
-        with contextlib.suppress(OSError):
-            sys.stderr.write(f"headway: {STDOUT}: {error.strerror}\n")
+        log_once(f"{STDOUT}: {error.strerror}")
         raise SystemExit(1) from None
 
 
+def log_once(text: str) -> None:
+    """One line on stderr, if there is one."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"headway: {text}\n")
+
+
 def name_faults(sink: Any) -> None:
-    """Let an error of writing to stdout say so: a full disk there is no fault of a command's."""
-    with contextlib.suppress(AttributeError):  # somebody else's stream, or none
+    """Mark errors of writing to stdout, to tell a full disk there from a fault of the command."""
+    with contextlib.suppress(AttributeError):  # not a stream of Python's own
         raw = getattr(sink.buffer, "raw", sink.buffer)
         write = raw.write
 
@@ -60,5 +68,5 @@ def name_faults(sink: Any) -> None:
 
 
 def mute(sink: Any) -> None:
-    """Nobody reads it any more, and Python would complain when it flushes at the end."""
+    """Send the rest to /dev/null: the reader is gone, and Python would complain when it flushes at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sink.fileno())

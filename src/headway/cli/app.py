@@ -1,14 +1,13 @@
-"""What `headway` can do: the list of commands, and what holds for all of them."""
+"""The list of commands, and what they have in common."""
 
 from __future__ import annotations
 
 import platform
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from headway import compiled
+from headway import __version__, compiled
 from headway.cli.demo import demo
 from headway.cli.explain import explain
 from headway.cli.lab import app as lab
@@ -56,14 +55,14 @@ app.add_typer(lab, name="lab")
 def _version(wanted: bool) -> None:
     if wanted:
         form = "compiled" if compiled else "interpreted"
-        typer.echo(f"headway {version('headway')} ({form}, Python {platform.python_version()})")
+        typer.echo(f"headway {__version__} ({form}, Python {platform.python_version()})")
         raise typer.Exit
 
 
 @app.callback()
 def headway(
     _: Annotated[
-        bool, typer.Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Rate limits that can be proved: see them work, and ask what they mean."""
+    """Rate limits that can be proved: see them work, and see what they mean."""

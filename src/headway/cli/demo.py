@@ -35,23 +35,27 @@ def _window(option: str, text: str) -> Window:
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=0.5, max=3600, help="How long to run.")] = 12,
-    limit: Annotated[str, typer.Option(help="What the API allows in any window.")] = "20/s",
-    workers: Annotated[int, typer.Option(min=1, max=400, help="How many call it.")] = 50,
-    latency: Annotated[str, typer.Option(help="How long an answer takes; a mean, it varies a lot.")] = "60ms",
+    seconds: Annotated[float, typer.Option(min=0.5, max=3600, help="How many seconds to run.")] = 12,
+    limit: Annotated[str, typer.Option(help="What the API allows.")] = "20/s",
+    workers: Annotated[int, typer.Option(min=1, max=400, help="How many workers call the API.")] = 50,
+    latency: Annotated[
+        str, typer.Option(help="How long an answer takes on average; it varies a lot.")
+    ] = "60ms",
     burst: Annotated[
         int | None,
-        typer.Option(min=1, help="Of the token bucket; as many as the limit allows, if not given."),
+        typer.Option(min=1, help="The burst of the token bucket.  [default: what the limit allows]"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Draw the same latencies again.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="A seed, to draw the same latencies again.  [default: random]")
+    ] = None,
 ) -> None:
     """Watch headway keep a strict limit, and a token bucket break it.
 
-    Two equal APIs are started, each in a process of its own, on loopback. An
-    API allows so many calls in any window of time, by its own coarse and
-    drifting clock. It answers 429 to a call too many, and then to every call
-    for a quarter of the window. One crowd of workers calls it through
-    headway.throttle, another through a token bucket of the same rate.
+    Two equal APIs are started on loopback, each in a process of its own. Each allows
+    so many calls in any window of time, by its own coarse and drifting clock. It
+    answers 429 to a call too many, and then to every call for a quarter of the
+    window. One crowd of workers calls through headway.throttle, the other through a
+    token bucket of the same rate.
 
     The exit code is 1 if headway broke the limit.
     """
@@ -79,7 +83,7 @@ def demo(
         console.print("stopped")
         raise typer.Exit(INTERRUPTED) from None
     except ConnectionError as error:
-        console.print(f"headway: {error}", style="red", markup=False)
+        typer.echo(f"headway: {error}", err=True)
         raise typer.Exit(1) from None
     console.print("", screen.summary(), sep="\n")
     for note in notes:
@@ -94,7 +98,7 @@ def demo(
 
 
 async def play(crowds: list[Crowd], seconds: float, show: Callable[[], None]) -> None:
-    """Let the crowds loose at the same moment, and show them until both are done."""
+    """Start the crowds at the same moment, and show them until both have finished."""
     try:
         async with asyncio.TaskGroup() as group:
             runs = [group.create_task(crowd.run(seconds)) for crowd in crowds]
@@ -102,4 +106,4 @@ async def play(crowds: list[Crowd], seconds: float, show: Callable[[], None]) ->
                 show()
                 await asyncio.sleep(REFRESH)
     except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # one says enough: an API that went away
+        raise failures.exceptions[0] from None  # the first is enough: an API that went away

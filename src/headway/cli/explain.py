@@ -80,7 +80,7 @@ def _(limit: Bucket) -> list[str]:
 @meaning.register
 def _(limit: Spacing) -> list[str]:
     return [
-        f"One, then none for {span(limit.interval_ns)}; turns that nobody takes are not saved up.",
+        f"One, then none for {span(limit.interval_ns)}; turns that are not taken are not saved up.",
         f"Up to {limit.max_reserved} turns can be reserved ahead, each for a promised time.",
     ]
 

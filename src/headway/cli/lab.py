@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from headway.cli import INTERRUPTED
-from headway.cli.options import check_picture, duration_ns, write_picture
+from headway.cli.options import bad_option, check_picture, duration_ns, write_picture
 from headway.cli.words import count
 from headway.lab import World, draw, run_world, shrink, tell
 from headway.lab.clocks import BILLION
@@ -38,40 +38,46 @@ def lab() -> None:
 @app.command()
 def window(
     n: Annotated[
-        int | None, typer.Option(min=1, help="How many the remote allows.  [default: drawn]")
+        int | None, typer.Option(min=1, help="How many requests the remote allows.  [default: drawn]")
     ] = None,
-    per: Annotated[str | None, typer.Option(help="In any window of this length.  [default: drawn]")] = None,
+    per: Annotated[str | None, typer.Option(help="The length of the window.  [default: drawn]")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="How many send at once.  [default: drawn]")
+        int | None, typer.Option(min=1, help="How many workers send at once.  [default: drawn]")
     ] = None,
-    latency: Annotated[str | None, typer.Option(help="At most so long each way.  [default: drawn]")] = None,
+    latency: Annotated[
+        str | None, typer.Option(help="The longest latency, each way.  [default: drawn]")
+    ] = None,
     worlds: Annotated[int, typer.Option(min=0, help="How many worlds to attack headway in.")] = 500,
-    events: Annotated[int, typer.Option(min=10, help="Requests in each world.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="The first world; each further one is the next.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = 1,
-    peers: Annotated[bool, typer.Option(help="Let other libraries try, too.")] = True,
-    plot: Annotated[Path | None, typer.Option(help="Draw what the remote saw into this SVG file.")] = None,
+    events: Annotated[int, typer.Option(min=10, help="How many requests in each world.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the first world; the others follow.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="How many processes to use.")] = 1,
+    peers: Annotated[bool, typer.Option(help="Run other libraries in the same worlds, too.")] = True,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Draw what the remote saw into this SVG file.")
+    ] = None,
 ) -> None:
     """Try to make headway send more than a remote allows.
 
     Every world is drawn from its seed: clocks that tick and drift as badly as they may, latencies, time-outs, crashes,
-    restarts. What is given here is fixed, the rest is drawn, extremes first. The remote audits every window. Then other
-    libraries, those that are installed, get the same requests without faults and with a perfect clock.
+    restarts. An option fixes a value; the rest is drawn, extremes first. The remote audits every window. Then other
+    libraries, if they are installed, get the same requests without faults and with a perfect clock.
 
-    The exit code is 0 when headway never sent one too many, 1 otherwise.
+    The exit code is 0 if headway never sent one too many, 1 otherwise.
     """
     given = {"n": n, "per": None if per is None else duration_ns("--per", per), "workers": workers}
     fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if latency is not None:
         ns = duration_ns("--latency", latency)
         fixed |= {"out_more": ns, "back_more": ns, "spread": "even"}
-    if plot is not None:
-        check_picture(plot)
+    if picture is not None:
+        check_picture(picture)
+    elif not (worlds or peers):
+        raise bad_option("--worlds", "with 0 worlds, --no-peers and no --picture there is nothing to do")
     console = Console(highlight=False)
     try:
         failed = _attack(console, range(seed, seed + worlds), events, fixed, jobs) if worlds else []
-        if peers or plot:
-            _compare(console, _everyday(seed, events, fixed), plot, everybody=peers)
+        if peers or picture:
+            _compare(console, _everyday(seed, events, fixed), picture, with_peers=peers)
     except KeyboardInterrupt:
         console.print("\nstopped")
         raise typer.Exit(INTERRUPTED) from None
@@ -79,7 +85,7 @@ def window(
 
 
 def _attack(console: Console, seeds: range, events: int, fixed: dict[str, Any], jobs: int) -> list[int]:
-    """Run headway in each world; tell the first that fails, made small. Returns the seeds that failed."""
+    """Run headway in each world, and explain the first that fails, reduced. Returns the seeds that failed."""
     chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
     failed: list[int] = []
     sent, began = 0, time.monotonic()
@@ -100,7 +106,7 @@ def _attack(console: Console, seeds: range, events: int, fixed: dict[str, Any], 
     if failed:
         small = shrink(draw(failed[0], events, **fixed))
         console.print(
-            f"seed {failed[0]}, made small:\n{tell(run_world(small, trace=True))}",
+            f"seed {failed[0]}, reduced:\n{tell(run_world(small, trace=True))}",
             markup=False,
             soft_wrap=True,
         )
@@ -129,13 +135,13 @@ def _mapper(jobs: int) -> Iterator[Any]:
 @contextmanager
 def _progress(console: Console, what: str, total: int) -> Iterator[Any]:
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # Drawn by a thread, in the time of what it measures: at the usual ten times a second about 2 % of it.
+    # A thread draws it, and takes time from the run: at the usual ten times a second about 2 %.
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
         yield partial(progress.advance, progress.add_task(what, total=total))
 
 
 def _everyday(seed: int, events: int, fixed: dict[str, Any]) -> list[World]:
-    """Worlds of every day for the comparison: the numbers given, latencies, and a remote clock at its drift's edge."""
+    """Ordinary worlds for the comparison: the given numbers, latencies, and a remote clock at the edge of its drift."""
     own = {"n": 10, "per": BILLION, "out_more": 100_000_000, "back_more": 100_000_000, **fixed}
     own.setdefault("workers", 4 * own["n"])
     own["max_transit"] = 10 * BILLION + own["out_more"]
@@ -144,9 +150,9 @@ def _everyday(seed: int, events: int, fixed: dict[str, Any]) -> list[World]:
     return [with_clocks(world, Random(world.seed)) for world in made]
 
 
-def _compare(console: Console, worlds: list[World], plot: Path | None, *, everybody: bool) -> None:
+def _compare(console: Console, worlds: list[World], picture: Path | None, *, with_peers: bool) -> None:
     names, missing = present()
-    if not everybody:
+    if not with_peers:
         names = names[:1]
     table = Table(title=_title(worlds[0]), title_justify="left")
     for column in ("", "requests", "too many", "most in a window", "of the safe ceiling"):
@@ -159,11 +165,10 @@ def _compare(console: Console, worlds: list[World], plot: Path | None, *, everyb
             table.add_row(name, *row_of(scores, worlds[0].n))
             advance(1)
     console.print(table)
-    if missing and everybody:
+    if missing and with_peers:
         console.print(f"not installed: {', '.join(missing)}")
-    if plot is not None:
-        write_picture(plot, draw_plot(first, worlds[0]))
-        console.print(f"drawn: {plot}")
+    if picture is not None:
+        write_picture(picture, draw_plot(first, worlds[0]))
 
 
 def row_of(scores: list[Score], n: int) -> tuple[str, str, str, str]:

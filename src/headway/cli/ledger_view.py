@@ -1,7 +1,7 @@
-"""A ledger of a server, as somebody sees it who does not know its limiter.
+"""A ledger of a server, read without its limiter.
 
-Where it is stored is said at the top of `engines/redis/script/lua/header.lua`; what it means is asked of the core, which it is
-decoded into, so that nothing is computed here that the algorithms compute already.
+The layout is described at the top of `engines/redis/script/lua/header.lua`. The stored bytes are decoded into the core's own
+ledgers, so that nothing is computed here that the algorithms compute already.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMAT = 1
 
 
 class Address(NamedTuple):
-    """Whose ledger a key of the server is."""
+    """The limiter, metric and key that a key of the server belongs to."""
 
     root: bytes
     place: bytes
@@ -56,7 +56,7 @@ class Meta:
 
     @classmethod
     def read(cls, data: bytes) -> Meta | None:
-        """None where another version of headway wrote it."""
+        """Decode it; None where another version of headway wrote it."""
         form, seq, last, quarantined, paused, expires, waiting, _, governed, born, epoch = META.unpack_from(
             data
         )
@@ -71,7 +71,7 @@ class Meta:
 class LedgerView:
     """One key's ledgers as they were at `now`: one for each rule of a combined limit.
 
-    `lapses` says of each how many of its permits came back without an end.
+    `lapses` has, for each of them, the number of permits that came back without an end.
     """
 
     address: Address
@@ -93,18 +93,18 @@ class LedgerView:
 
     @property
     def waiting(self) -> int:
-        """Those who stand in the queue, and slots that are promised for later."""
+        """Waiters in the queue, and slots that are promised for later."""
         return self.meta.waiting + max((reserved(ledger, self.now) for ledger in self.ledgers), default=0)
 
     @property
     def binding(self) -> Ledger | None:
-        """The ledger that decides: the one to be waited for longest, or else with the least left. None: all are new."""
+        """The ledger that decides: the one with the longest wait, or else the least left. None: all are new."""
         now = self.now
         return max(self.ledgers, key=lambda ledger: (ledger.wait(now, 1), -left(ledger, now)), default=None)
 
     @property
     def remaining(self) -> int | None:
-        """What could be taken now; None where it is all, and nothing says how much that is."""
+        """What could be taken now; None where everything is left and the capacity is not stored."""
         if self.held_up or self.meta.waiting:
             return 0
         return None if self.binding is None else self.binding.remaining(self.now)
@@ -130,7 +130,7 @@ class LedgerView:
 
     @property
     def exact(self) -> bool:
-        """Whether that is the time itself: while permits are out, or others wait, it is the least it can be."""
+        """Whether `wait` is exact: while permits are out, or callers wait, it is a lower bound."""
         return not self.meta.waiting and all(ledger.exact(self.now, 1) for ledger in self.ledgers)
 
 
@@ -167,7 +167,7 @@ def order(address: Address) -> tuple[str, str, str]:
 
 
 def matches(address: Address, wanted: str | None) -> bool:
-    """Whether a person who asked for `wanted` means this one.
+    """Whether the pattern or part of a name, `wanted`, fits this address.
 
     >>> found = read_key(b"headway:{api:alice}")
     >>> matches(found, "api*"), matches(found, "lic"), matches(found, "bob")
@@ -180,7 +180,7 @@ def matches(address: Address, wanted: str | None) -> bool:
 
 
 def read_key(key: bytes) -> Address | None:
-    """Whose ledger is in a key of the server; None if it is another part of one.
+    """The address that is written in a key of the server; None if the key is not a ledger.
 
     >>> read_key(b"headway:{a%3Ab:c}")[2:], read_key(b"headway:{llm}/tokens:bob")[2:]
     (('a:b', 'c', None), ('llm', 'bob', 'tokens'))
@@ -197,7 +197,7 @@ def read_key(key: bytes) -> Address | None:
 
 
 def read_ledger_view(address: Address, dumped: list[Any], limit: bytes | None) -> LedgerView | None:
-    """What `dump.lua` said of a ledger; None if nothing is there, or nothing that this version can read."""
+    """Decode what `dump.lua` returned; None if nothing is there, or nothing that this version can read."""
     data, time, *parts = dumped
     meta = None if data is None else Meta.read(data)
     if meta is None:
@@ -218,7 +218,7 @@ def read_ledger_view(address: Address, dumped: list[Any], limit: bytes | None) -
 
 
 def own_part(text: str, metric: str | None) -> str:
-    """A metric's own limits, of what is kept for people to read.
+    """A metric's own limits, out of the text that is stored for display.
 
     >>> own_part("requests: 500/minute; tokens: 30000/minute; 5 concurrent", "tokens")
     '30000/minute; 5 concurrent'

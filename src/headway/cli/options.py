@@ -1,4 +1,4 @@
-"""Options of commands: what is read from them, and how a wrong one is told."""
+"""Options that several commands have: how they are read, and what is said about a wrong one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import typer
 
 from headway.core.durations import to_ns
 from headway.errors import InvalidLimit
+from headway.printable import printable
 
 
 def bad_option(option: str, complaint: object) -> typer.BadParameter:
-    """Names the option: where a command reads it itself, typer does not know which it was."""
+    """An error that names the option: where the command itself reads it, typer does not know which it was."""
     return typer.BadParameter(str(complaint), param_hint=f"'{option}'")
 
 
@@ -24,15 +25,18 @@ def duration_ns(option: str, text: str) -> int:
 
 
 def check_picture(place: Path) -> None:
-    """End the command where an ending promises a picture that is not drawn here."""
+    """End the command if the name of the file promises another format than SVG."""
     if place.suffix.lower() not in ("", ".svg"):
-        typer.echo(f"headway: {place}: pictures are SVG; give a name that ends in .svg", err=True)
+        name = printable(str(place))
+        typer.echo(f"headway: {name}: pictures are SVG; give a name that ends in .svg", err=True)
         raise typer.Exit(2)
 
 
 def write_picture(place: Path, picture: str) -> None:
+    """Write a picture and say where, or end the command with the reason why it cannot be written."""
     try:
         place.write_text(picture, encoding="utf-8")
     except OSError as error:
-        typer.echo(f"headway: {place}: {error.strerror}", err=True)
+        typer.echo(f"headway: {printable(str(place))}: {error.strerror}", err=True)
         raise typer.Exit(1) from None
+    typer.echo(f"wrote {printable(str(place))}")

@@ -1,8 +1,8 @@
 """`headway pace 50/s`: let lines through at a rate, or run a command for each.
 
-A line's turn is waited for, then it is read and written at once: nothing is buffered that a reader could want, and when
-it ends early, no line is lost (see `headway.cli.lines`). In front of a command a place among the `--jobs` is waited for
-first, then the turn: so a slow command makes a backlog, which is made up at the ratio, and never a flood.
+A line is read when its turn has come, and written at once: nothing is held back in a buffer, and no line is lost when
+the command ends early (see `headway.cli.lines`). With a command, a free place among the `--jobs` comes first and the
+turn second: so a slow command makes a backlog, which is made up at the ratio, and never a flood.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from headway.cli.options import check_picture, write_picture
 from headway.errors import InvalidArgument, InvalidLimit, seconds_text
 from headway.lab.pacer import draw
 from headway.pacer.pacer import Pacer
+from headway.printable import printable
 
 FAILED = 123  # what xargs reports when a command failed
 FEW = 500  # lines a second: reading a pipe byte by byte costs 6 % of a processor then, at 60 bytes a line
@@ -42,7 +43,7 @@ def count(lines: int) -> str:
 
 
 class Meter:
-    """What the live line says: the rate of the last second or so, the backlog, the last scheduling delay."""
+    """The live line: the rate of the last second or so, the backlog, the last scheduling delay."""
 
     def __init__(self, pacer: Pacer) -> None:
         self.pacer = pacer
@@ -71,7 +72,7 @@ class Meter:
         return Text(text, no_wrap=True, overflow="ellipsis")
 
     def live(self, lines_here: bool) -> AbstractContextManager[object]:
-        """The line on stderr, where that is a terminal; nothing elsewhere, nor where the lines themselves appear."""
+        """Draw the live line on stderr, if that is a terminal and the lines themselves do not appear there."""
         console = Console(stderr=True, highlight=False)
         if not console.is_terminal or lines_here:
             return nullcontext()
@@ -81,13 +82,15 @@ class Meter:
 def pace(
     rate: Annotated[str, typer.Argument(help='Such as "50/s", "30/minute" or "12000,1.1".')],
     command: Annotated[
-        list[str] | None, typer.Argument(help="After --: run this for each line, which replaces {}.")
+        list[str] | None,
+        typer.Argument(help="After --: a command to run for each line; {} stands for the line."),
     ] = None,
     ratio: Annotated[
-        float | None, typer.Option(help="How much faster to catch up; 1 is strict.  [default: 1.1]")
+        float | None,
+        typer.Option(help="How much faster than the rate to catch up; 1: never faster.  [default: 1.1]"),
     ] = None,
     jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, max=1000, help="Commands at the same time.")
+        int, typer.Option("--jobs", "-j", min=1, max=1000, help="How many commands may run at the same time.")
     ] = 1,
 ) -> None:
     """Let lines of the input through at a rate, or run a command for each.
@@ -96,18 +99,18 @@ def pace(
 
     cat urls.txt | headway pace 50/s --jobs 8 -- curl -s {}
 
-    Where stderr is a terminal a line there shows rate, backlog and scheduling delay. The exit code is 123 when
-    a command failed, as with xargs, and 130 after Ctrl-C: commands that run are waited for, and the lines that
-    were not let through are still in the input.
+    Where stderr is a terminal, a line there shows rate, backlog and scheduling delay. The exit code is 123 if a
+    command failed, as with xargs, and 130 after Ctrl-C. Commands that are running then are waited for, and the
+    lines that were not let through are still in the input.
     """
     try:
         pacer = Pacer(rate, ratio=ratio)
-        pacer.start()  # a verb in the rate is for who can say another one later: here nobody could
+        pacer.start()  # also where the rate has the verb "stop": no later verb could start it
     except (InvalidLimit, InvalidArgument) as error:
         typer.echo(f"headway: {error}", err=True)
         raise typer.Exit(2) from None
     if sys.stdin is None:
-        typer.echo("headway: there is no input", err=True)
+        typer.echo("headway: there is no input: stdin is closed", err=True)
         raise typer.Exit(1)
     meter, brake = Meter(pacer), SigintGuard()
     lines = Lines(sys.stdin.fileno(), brake, sparing=pacer.rate <= FEW)
@@ -137,13 +140,13 @@ def pace(
 
 
 def pass_through(pacer: Pacer, meter: Meter, lines: Lines, brake: SigintGuard, sink: BinaryIO) -> int:
-    """Every line, as it is, when its turn has come; a last line without an end stays without."""
+    """Write every line, unchanged, when its turn has come; a last line without a line end gets none."""
     try:
         while lines.more():
             with brake:
                 delay_ns = pacer.acquire()
             if abandoned(sink.fileno()):
-                raise BrokenPipeError  # before a line is taken for nobody
+                raise BrokenPipeError  # before a line is taken that cannot be written
             if not (line := lines.line()):
                 break
             sink.write(line)
@@ -151,7 +154,7 @@ def pass_through(pacer: Pacer, meter: Meter, lines: Lines, brake: SigintGuard, s
             lines.done()
             meter.note(delay_ns)
     except BrokenPipeError:
-        mute(sink)  # that is how `| head` ends
+        mute(sink)  # the usual end of `| head`
     return 0
 
 
@@ -166,21 +169,29 @@ def words_for(command: list[str], line: str) -> list[str]:
     return [*command, line]
 
 
+def run_one(number: int, words: list[str]) -> int:
+    """Run a command for the line of this number, with nothing to read; its exit code, 127 if it could not be run."""
+    try:
+        # Without an input of its own it would read the lines that are ours.
+        return subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode
+    except OSError as error:
+        typer.echo(f"headway: {printable(words[0])}: {error.strerror}", err=True)
+    except ValueError:
+        typer.echo(
+            f"headway: line {number:,}: it contains a NUL byte, and an argument cannot: not run", err=True
+        )
+    return 127
+
+
 def run_each(
     command: list[str], jobs: int, pacer: Pacer, meter: Meter, lines: Lines, brake: SigintGuard
 ) -> int:
-    """The command for every line that is not empty; waits for all that were started, also after Ctrl-C."""
+    """Run the command for every line that is not empty; waits for all that were started, also after Ctrl-C."""
     places = threading.Semaphore(jobs)
     failed: list[int] = []
 
-    def run(words: list[str]) -> None:
-        try:
-            # Its input is empty: ours is the list of lines, and not to be eaten.
-            code = subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode
-        except OSError as error:
-            typer.echo(f"headway: {words[0]}: {error.strerror}", err=True)
-            code = 127
-        if code:
+    def run(number: int, words: list[str]) -> None:
+        if code := run_one(number, words):
             failed.append(code)
 
     def ended(_: Future[None]) -> None:
@@ -197,7 +208,7 @@ def run_each(
             if not line:
                 break
             words = words_for(command, os.fsdecode(line.rstrip(b"\r\n")))
-            crew.submit(run, words).add_done_callback(ended)
+            crew.submit(run, lines.taken + 1, words).add_done_callback(ended)
             lines.done()
             meter.note(delay_ns)
         with brake:
@@ -206,16 +217,17 @@ def run_each(
         try:
             crew.shutdown()
         except KeyboardInterrupt:
-            # Pressed again: what runs is left to itself. A normal exit would wait for it.
+            # Pressed again: what runs goes on by itself. A normal exit would wait for it.
             os._exit(INTERRUPTED)
         raise
     return FAILED if failed else 0
 
 
 def plot(
-    out: Annotated[Path, typer.Option(help="Where to write the picture, an SVG file.")] = Path("pacer.svg"),
+    picture: Annotated[Path, typer.Option("--picture", help="The SVG file to draw into.")] = Path(
+        "pacer.svg"
+    ),
 ) -> None:
     """Draw what the ratio of a Pacer does to a burst: a stall of 2 s at 100/s, and how it is made up."""
-    check_picture(out)
-    write_picture(out, draw())
-    typer.echo(f"wrote {out}")
+    check_picture(picture)
+    write_picture(picture, draw())

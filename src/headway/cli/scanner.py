@@ -1,8 +1,8 @@
 """The ledgers of a server: found by SCAN, read without changing them.
 
-A look at a busy server must not be felt there. Keys are found with SCAN, a bounded number of steps for each look, and
-the next look goes on where this one ended; ledgers are read some dozens at a time by a script that the server itself
-keeps from writing (EVAL_RO).
+Reading must not slow a busy server down. Keys are found with SCAN, in a bounded number of steps for each search, and
+the next search goes on where the last one ended. Ledgers are read some dozens at a time by a script that the server
+itself keeps from writing (EVAL_RO).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headway.engines.redis.script.scripts import part, plain_script
 from headway.errors import EngineUnavailable, InvalidArgument
 
 RULES = 8
-"""Rules of one limiter that are looked for."""
+"""Rules of one limiter that are searched for."""
 STEPS, STEP = 50, 1000
-"""How often SCAN is asked in one look, and for how many keys."""
+"""How often SCAN is called in one search, and for how many keys."""
 CHUNK = 50
-"""Ledgers that are read in one go."""
+"""Ledgers that are read in one round trip."""
 
 
 class LedgerScanner:
@@ -36,12 +36,12 @@ class LedgerScanner:
     def __init__(self, uri: str, timeout: float = 2.0) -> None:
         if uri.startswith("memory:"):
             raise InvalidArgument(
-                "engine", uri, "a shared one: ledgers in memory are seen by their process alone"
+                "engine", public(uri), "a shared one: ledgers in memory are seen by their process alone"
             )
         if not is_shared(uri):
             raise InvalidArgument("engine", public(uri), f"one of {SHARED}")
         if uri.startswith("embedded:") and not Path(uri.partition("://")[2].partition("?")[0]).is_dir():
-            raise InvalidArgument("engine", uri, "a directory that is there")
+            raise InvalidArgument("engine", public(uri), "a directory that is there")
         self.engine: Engine = open_engine(uri, timeout)
         self.complete = False
         self._cursors: dict[Any, bytes] = {}
@@ -52,7 +52,7 @@ class LedgerScanner:
 
     @contextlib.contextmanager
     def _connection(self, pool: Any) -> Iterator[Any]:
-        """A connection; whatever happens to it becomes an error that can be shown."""
+        """A connection; a failure of it becomes an error that can be shown."""
         connection = None
         try:
             connection = pool.take(0)
@@ -68,7 +68,7 @@ class LedgerScanner:
         pool.put_back(connection)
 
     def ask(self, pool: Any, *commands: bytes) -> list[Any]:
-        """The answers to commands that travel together; what the server refuses is raised."""
+        """The answers to commands that are sent together; an error of the server is raised."""
         if not commands:
             return []
         with self._connection(pool) as connection:
@@ -79,12 +79,12 @@ class LedgerScanner:
         return answers
 
     def pools(self) -> list[Any]:
-        """All servers that have ledgers: more than one in a cluster."""
+        """All servers that keep ledgers: more than one in a cluster."""
         pools: list[Any] = getattr(self.engine, "primaries", self.engine.pools)()
         return pools
 
     def pool_of(self, key: bytes) -> Any:
-        """The server that has a key: in a cluster, the only one that does not send us elsewhere."""
+        """The server that has a key: in a cluster, the only one that does not redirect."""
         pools = self.pools()
         for pool in pools[:-1]:
             with self._connection(pool) as connection:
@@ -100,7 +100,7 @@ class LedgerScanner:
         return cursor, keys
 
     def search(self, most_steps: int | None = STEPS) -> None:
-        """Look for keys, from where the last search ended; once around and they are all known."""
+        """Search for keys, from where the last search ended; after one full round all of them are known."""
         pattern = self.engine.namespace.encode() + b":{*"
         around = []
         for pool in self.pools():
@@ -118,12 +118,12 @@ class LedgerScanner:
         self.complete = self.complete or all(around)
 
     def addresses(self, wanted: str | None = None) -> list[Address]:
-        """Those that are known, and called as `wanted` says: a pattern, or a part of the name or key."""
+        """The known addresses that fit `wanted`: a pattern, or a part of the name or key."""
         known = (address for address, _ in self._known.values())
         return sorted((address for address in known if matches(address, wanted)), key=order)
 
     def of(self, name: str, key: str | None) -> list[LedgerView]:
-        """A limiter's ledgers of a key: in a root of their own, or one for each metric; none if there are none."""
+        """A limiter's ledgers of a key: in a root of their own, or one for each metric."""
         space, label = self.engine.namespace, escape(name)
         scope = f"{space}:{{{label}}}".encode()
         root = scope if key is None else f"{space}:{{{label}:{escape(key)}}}".encode()
@@ -142,7 +142,7 @@ class LedgerScanner:
                 return self.read(list(metrics.values())) or found
 
     def reset(self, views: list[LedgerView]) -> int:
-        """Make the ledgers of one root as new; how many there were, or -1 if it is gone."""
+        """Make the ledgers of one root as new; returns how many there were, or -1 if the root is gone."""
         root = views[0].address.root
         keys = (root, *(view.address.place for view in views if view.address.metric is not None))
         text = plain_script("reset").text
@@ -152,7 +152,7 @@ class LedgerScanner:
     # -- reading -----------------------------------------------------------------------------------------
 
     def read(self, addresses: list[Address]) -> list[LedgerView]:
-        """The ledgers at these addresses, as far as they are still there."""
+        """The ledgers at these addresses that still exist."""
         views: list[LedgerView] = []
         by_place: dict[Any, list[Address]] = {}
         for address in addresses:

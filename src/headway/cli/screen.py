@@ -1,4 +1,4 @@
-"""What a person sees of the demo: two panels that live, or plain lines where there is no terminal."""
+"""The demo on the screen: two panels that are kept up to date, or plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Screen:
 
     @contextmanager
     def live(self) -> Iterator[Callable[[], None]]:
-        """Yields what shows the crowds as they are: in place on a terminal, as lines elsewhere."""
+        """Yields a function that draws the crowds: in place on a terminal, as lines elsewhere."""
         if not self.console.is_terminal or self.console.is_dumb_terminal:
             yield Lines(self)
             self.console.print("", self._table(), sep="\n")
@@ -120,7 +120,7 @@ class Screen:
     # -- at the end --------------------------------------------------------------------------------------
 
     def _table(self) -> Table:
-        """All figures, for where there was no live view."""
+        """All figures, where there was no live view."""
         scores = self.scores()
         table = Table("", *(score.name for score in scores))
         for column in table.columns[1:]:
@@ -140,7 +140,7 @@ class Screen:
         return table
 
     def summary(self) -> Table:
-        """What it comes to, in a few lines."""
+        """The result in a few lines."""
         ours, plain = self.scores()
         per = span(self.limit.per_ns)
         table = Table.grid(padding=(0, 2))
@@ -148,8 +148,9 @@ class Screen:
         table.add_row(
             ours.name,
             f"{_violations(ours)}: never more than {ours.report.most_in_window} in any {per}\n"
-            f"[bold]{100 * ours.use:.1f} %[/] of the provable ceiling, which is {ours.ceiling:.3g}/s:\n"
+            f"{ours.rate:.1f}/s, [bold]{100 * ours.use:.1f} %[/] of the provable ceiling of {ours.ceiling:.1f}/s:\n"
             f"[dim]{self.limit.count} / ({ours.gap:.5g} s gap + {ours.latency:.2g} s latency)[/]\n"
+            f"[dim](a call whose permit still rests at the end counts in part)[/]\n"
             f"waits: half below {ours.wait_p50:.2f} s, 99 % below {ours.wait_p99:.2f} s",
         )
         table.add_row(

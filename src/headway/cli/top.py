@@ -1,4 +1,4 @@
-"""`headway top redis://...`: the ledgers of a server, in a table that lives."""
+"""`headway top redis://...`: the ledgers of a server, in a table that is kept up to date."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headway.cli import INTERRUPTED
 from headway.cli.ledger_view import LedgerView
 from headway.cli.scanner import STEPS, LedgerScanner
-from headway.cli.words import count
+from headway.cli.words import count, shown
 from headway.errors import EngineUnavailable, HeadwayError, seconds_text
+from headway.printable import printable
 
 HEADS = ("name", "key", "limit", "left", "out", "abandoned", "waiting", "next permit", "held up", "seen")
 WORDS = 3
 """Columns of words; the others are numbers."""
 TELLING = 1_000
-"""Ticks: to wait for less is to ask again, and says nothing of when a permit that is out comes back."""
+"""Ticks: a shorter wait only means that the caller has to ask again."""
+SHARE = 4
+"""A name or a key takes a quarter of a terminal's width at most: a longer one would push the figures out of sight, or
+fill a line of its own and fake a row."""
 ABANDONED = HEADS.index("abandoned")
 
 Uri = Annotated[
-    str, typer.Argument(help="The engine, as a Limiter is given it: redis://host:6379/0", metavar="URI")
+    str, typer.Argument(help="The engine, as a Limiter names it: redis://host:6379/0", metavar="URI")
 ]
 
 
@@ -35,19 +40,20 @@ def top(
     uri: Uri,
     once: Annotated[bool, typer.Option("--once", help="Show it once, as plain text.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Show it once, as JSON.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two updates.")] = 2.0,
     wanted: Annotated[
-        str | None, typer.Option("--filter", help="A pattern (api*) or a part of NAME or NAME:KEY.")
+        str | None,
+        typer.Option("--filter", help="Show only these: a pattern (api*), or a part of NAME or NAME:KEY."),
     ] = None,
     most: Annotated[
-        int, typer.Option("--max", min=1, max=10_000, help="Ledgers that are read, by name.")
+        int, typer.Option("--max", min=1, max=10_000, help="How many ledgers to read, by name.")
     ] = 100,
 ) -> None:
-    """Watch the ledgers of a shared engine: what is left, who waits, when the next permit comes.
+    """Watch the ledgers of a shared engine: what is left, how many wait, when the next permit comes.
 
-    Of those that are read (--max, by name) the ones that are waited for come first. It only reads, with SCAN in
-    small steps and a script that the server keeps from writing, so that it can be left running beside a busy
-    fleet. Leave it with Ctrl-C. Where there is no terminal, it shows the table once.
+    Of the ledgers that are read (--max, by name), those with waiters come first. It only reads, with SCAN in small
+    steps and a script that may not write, so it can be left running beside a busy fleet. Ctrl-C ends it. Where the
+    output is not a terminal, it shows the table once.
     """
     console = Console(highlight=False)
     with complaints():
@@ -59,23 +65,25 @@ def top(
     elif as_json:
         typer.echo(json.dumps({"ledgers": [as_data(view) for view in views], "more": more}, indent=2))
     else:
-        typer.echo(plain(views, more))
+        typer.echo(plain(views, more, console.width // SHARE if console.is_terminal else None))
 
 
 @contextmanager
 def complaints() -> Iterator[None]:
-    """End the command with one line on stderr: 1 if the engine is away, 2 if it was asked for nonsense."""
+    """End the command with one line on stderr: exit code 1 if the engine is away, 2 if an argument is wrong."""
     try:
         yield
     except HeadwayError as error:
         typer.echo(f"headway: {error}", err=True)
         raise typer.Exit(1 if isinstance(error, EngineUnavailable) else 2) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def look(
     register: LedgerScanner, wanted: str | None, most: int, steps: int | None
 ) -> tuple[list[LedgerView], int]:
-    """The ledgers that are to be shown, and how many are not."""
+    """The ledgers to show, and the number of those that are left out."""
     register.search(steps)
     addresses = register.addresses(wanted)
     read = register.read(addresses[:most])
@@ -97,7 +105,7 @@ def watch(
     interval: float,
     seen: tuple[list[LedgerView], int],
 ) -> None:
-    """Until Ctrl-C. A server that goes away is waited for, with the last table left standing."""
+    """Draw the table until Ctrl-C. While the server is away, the last table stays."""
     trouble = ""
     try:
         with Live(console=console, auto_refresh=False) as live:
@@ -109,7 +117,7 @@ def watch(
                 except EngineUnavailable as error:
                     trouble = str(error)
     except KeyboardInterrupt:
-        return  # that is how one leaves it
+        return  # the usual end
 
 
 # -- words ----------------------------------------------------------------------------------------------------
@@ -141,7 +149,7 @@ def ago(ticks: int) -> str:
 
 
 def next_permit(view: LedgerView) -> str:
-    """When it comes; while permits are out the least that is known, which mostly is that it is not now."""
+    """When the next permit comes; while permits are out, the earliest time that is known."""
     text, wait = span(view.wait), view.wait
     if view.exact or not wait:
         return text
@@ -149,7 +157,7 @@ def next_permit(view: LedgerView) -> str:
 
 
 def held_up(view: LedgerView) -> str:
-    """Why nobody is served, and for how long still; or for how long what was lost may still matter."""
+    """Why nothing is granted, and for how long; or for how long a loss may still matter."""
     meta, now = view.meta, view.now
     if meta.quarantined > now:
         return f"quarantine {span(meta.quarantined - now)}"
@@ -158,12 +166,13 @@ def held_up(view: LedgerView) -> str:
     return f"in doubt {span(view.in_doubt)}" if view.in_doubt else ""
 
 
-def cells(view: LedgerView) -> tuple[str, ...]:
+def cells(view: LedgerView, longest: int | None = None) -> tuple[str, ...]:
     """One line of the table."""
+    key = view.address.key
     return (
-        view.address.label,
-        view.address.key or "",
-        view.limit,
+        shown(view.address.label, longest),
+        "" if key is None else shown(key, longest),
+        printable(view.limit),
         f"{view.remaining}/{view.capacity}" if view.ledgers else "",
         str(view.in_flight or ""),
         str(view.abandoned or ""),
@@ -174,9 +183,9 @@ def cells(view: LedgerView) -> tuple[str, ...]:
     )
 
 
-def rows(views: Sequence[LedgerView]) -> list[tuple[str, ...]]:
-    """The table, heads first. What was abandoned has a column only where there is any: a terminal is narrow."""
-    table = [HEADS, *map(cells, views)]
+def rows(views: Sequence[LedgerView], longest: int | None = None) -> list[tuple[str, ...]]:
+    """The table, heads first. The column of abandoned permits is left out while it is empty: a terminal is narrow."""
+    table = [HEADS, *(cells(view, longest) for view in views)]
     if any(view.abandoned for view in views):
         return table
     return [row[:ABANDONED] + row[ABANDONED + 1 :] for row in table]
@@ -186,11 +195,11 @@ def remark(more: int) -> str:
     return f"and {more:,} more: choose with --filter, or read more with --max" if more else ""
 
 
-def plain(views: Sequence[LedgerView], more: int) -> str:
-    """The table without a terminal."""
+def plain(views: Sequence[LedgerView], more: int, longest: int | None = None) -> str:
+    """The table as plain text."""
     if not views:
         return "no ledgers"
-    table = rows(views)
+    table = rows(views, longest)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(
@@ -208,7 +217,7 @@ def picture(
     """The table on a terminal, no higher than it."""
     room = max(1, console.height - 5)
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    heads, *lines = rows(views[:room])
+    heads, *lines = rows(views[:room], console.width // SHARE)
     for number, head in enumerate(heads):
         words = number < WORDS
         table.add_column(head, justify="left" if words else "right", no_wrap=True, overflow="ellipsis")
@@ -227,7 +236,7 @@ def picture(
 
 
 def as_data(view: LedgerView) -> dict[str, Any]:
-    """The same as JSON can say it; times in seconds."""
+    """One ledger for JSON; times in seconds."""
     meta, now = view.meta, view.now
     return {
         "name": view.address.name,

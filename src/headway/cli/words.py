@@ -7,6 +7,18 @@ import re
 from headway.core.durations import duration_text
 
 
+def shown(text: str, longest: int | None = None) -> str:
+    r"""A name or a key: as it is if it is one plain word, otherwise in quotes and with escapes, so that it cannot pass
+    for something else on the screen. With `longest` the rest of a long one is cut off.
+
+    >>> print(shown("alice"), shown("Zoë"), shown("al ice"), shown("a\x1b[2J"), shown(""), shown("a" * 9, longest=5))
+    alice Zoë 'al ice' 'a\x1b[2J' '' aaaa…
+    """
+    plain = text.isprintable() and re.fullmatch(r"[^\s'\"\\]+", text)
+    written = text if plain else repr(text)
+    return written if longest is None or len(written) <= longest else f"{written[: longest - 1]}…"
+
+
 def span(ns: int) -> str:
     """A duration, exactly, with a number and a space.
 

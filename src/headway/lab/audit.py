@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How often the limit was broken, the fullest window, and how close it came.
+    """How often the limit was broken, the fullest window, and how narrow the margin was.
 
-    `violations` counts the requests that were one too many; `worst` is the largest count of events in any window,
-    `start` where it begins in `readings`, of which each request has one; `margin` how much closer (in ns) one request
-    more would have had to be.
+    `violations` counts the requests that were one too many. `worst` is the largest count of events in any window, and
+    `start` the index of its first reading in `readings`, which has one for each request. `margin` is how many ns closer
+    two requests would have had to be for a violation.
     """
 
     violations: int
@@ -35,9 +35,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened in a world; `share` (of the ceiling) means something where nothing goes wrong on purpose.
+    """What happened in a world; `share` (of the ceiling) is meaningful only in a world without faults.
 
-    `elapsed` is true time in ns; the `log`, where asked for, has (granted, noted or None, ended, how) of each request.
+    `elapsed` is true time in ns. The `log`, if it was asked for, has (granted, noted or None, ended, how) of each
+    request.
     """
 
     world: World

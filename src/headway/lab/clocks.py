@@ -6,7 +6,7 @@ assumes, exactly: rates are whole parts per billion, and what has passed on the 
 nanosecond. Nothing is rounded but by the tick.
 
 `Skewed` answers two questions: what does it show at a moment, and at which moment does it first show so much. It is not
-a `headway.Clock`: nobody sleeps on it. `LocalClock` is one, for limiters: the simulator sets what it shows.
+a `headway.Clock`: it has no sleep. `LocalClock` is one, for limiters: the simulator sets what it shows.
 """
 
 from __future__ import annotations
@@ -126,6 +126,6 @@ class TaskClock(Clock):
         if until_ns is not None:
             self._count += 1
             error = self._naps[self._count % len(self._naps)]
-            # At least a nanosecond: a sleep that never moves time would be asked for again and again.
+            # At least a nanosecond: after a sleep that does not move time the limiter would sleep again, for ever.
             due = max(self._true.now() + 1, self._skewed.when(until_ns) + error)
         await self._true.park_async(waker, due)

@@ -1,8 +1,8 @@
-"""What can become of a request that does not simply arrive and get its answer.
+"""Faults: what can go wrong with a request.
 
-A request was granted at `t`; if nothing went wrong it would arrive at `arrive` and its answer be here at `done`. A fate
-says instead when the remote notes it (None: never), when its permit ends, and how: by one of the permit's own ends, by
-an exception that passes through the block around it, or by nothing at all, when a worker is gone.
+A request was granted at `t`. Without a fault it would arrive at `arrive`, and its answer would be back at `done`. A
+fate says instead when the remote notes it (None: never), when its permit ends, and how: by one of the permit's own
+ends, by an exception that leaves the block around it, or not at all, when its worker has crashed.
 
 Whatever happens, the remote notes a request `max_transit` after its grant at the latest; half of the delayed ones
 arrive exactly then.
@@ -47,7 +47,7 @@ def picks(rng: Random, table: list[int]) -> Iterator[int]:
 
 
 def misfortunes(rng: Random, world: World) -> Iterator[Callable[[Request], Fault] | None]:
-    """For one request after another what goes wrong, without end; None: nothing."""
+    """The faults of one request after another, without end; None: no fault."""
     if not world.fault_every or not world.faults:
         return repeat(None)
     kinds: list[Callable[[Request], Fault] | None] = [FATES[name] for name in world.faults]
@@ -60,7 +60,7 @@ Fault: TypeAlias = tuple[int | None, int, str | BaseException, str]
 
 
 class Request:
-    """What a fate is decided from. There is one for a whole world, filled anew for each request that needs it."""
+    """What a fate is computed from. A world has one, which is filled again for each request that needs it."""
 
     __slots__ = ("arrive", "done", "random", "t", "world")
 
@@ -70,7 +70,7 @@ class Request:
         self.t = self.arrive = self.done = 0
 
     def delayed(self) -> int:
-        """As late as the remote may note it, or somewhere before."""
+        """The last moment at which the remote may note it, or a moment before."""
         last = self.t + self.world.max_transit
         return last if self.random() < 0.5 else self.arrive + int(self.random() * (last - self.arrive))
 
@@ -124,7 +124,7 @@ def parse_limit(request: Request) -> Fault:
 
 
 def crash(request: Request) -> Fault:
-    """The worker is gone, its permit dropped without an end, its request under way."""
+    """The worker crashes while its request is under way, and its permit is dropped without an end."""
     return (request.delayed(), request.under_way(), "drop", "worker crashed")
 
 

@@ -1,13 +1,13 @@
 """Limiters with one fault each: the adversary has to find them all.
 
-A simulation that finds nothing proves little unless it is known to find what is there. Each mutant is the real ledger
-with one line changed, in the way in which one would get it wrong. They are built by overriding, so they run in the
+A simulation that finds nothing proves little unless it is known to find faults that are there. Each mutant is the real
+ledger with one line changed, as a likely mistake would change it. They are built by overriding, so they run in the
 compiled form as well as in the interpreted one.
 
-The one-case formula needs a word. It errs where the gap is negative. headway's ledger learns of a completion when it
-happens and takes a negative gap as none, which hides the slip (`tests/proof` shows that nothing can go wrong then). So
-this mutant lives in *clairvoyant* worlds, in which completions are known in advance and permits come back `-gap` before
-them. There the right formula is safe, and the seed's is not.
+The one-case formula needs an explanation. It errs where the gap is negative. headway's ledger learns of a completion
+when it happens and takes a negative gap as none, which hides the mistake (`tests/proof` shows that nothing can go wrong
+then). So this mutant runs in *clairvoyant* worlds, in which completions are known in advance and permits come back
+`-gap` before them. There the right formula is safe, and the seed's is not.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class MintOnCancel(WindowLedger):
 
 
 class NoRecheck(WindowLedger):
-    """Who has slept takes, without looking whether the time has come."""
+    """After its sleep a waiter takes the permit without checking that the time has come."""
 
     asked: int | None = None
 
@@ -95,7 +95,7 @@ class FullIsCompleted(WindowLedger):
 
 
 class MutantRule(Rule):
-    """Opens a ledger of another class, whose own rule may be another too."""
+    """Opens a ledger of another class, which may have another rule too."""
 
     def __init__(
         self, limit: Window, inner: WindowRule, ledger: type[WindowLedger], settings: dict[str, Any]
@@ -140,7 +140,7 @@ def _forget_back(limit: Window) -> Window:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault, and the kind of world that can show it: what of a drawn world is fixed, so that it can happen at all."""
+    """A fault, and the kind of world that can show it: `fixed` replaces what would be drawn, so that it can happen."""
 
     name: str
     ledger: type[WindowLedger] = WindowLedger

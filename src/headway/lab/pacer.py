@@ -1,6 +1,6 @@
 """What a ratio does to a burst, as a picture: one row for each ratio, hand-written SVG.
 
-Somebody works at full demand, stalls, and comes back. Bars are operations started in each slice of time; the line is
+A worker runs at full demand, stalls, and comes back. Bars are operations started in each slice of time; the line is
 the backlog, the waiting pool. All of it is computed on the pools themselves, in virtual time.
 """
 

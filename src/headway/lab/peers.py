@@ -1,11 +1,11 @@
-"""Other libraries in the same world, through their public faces.
+"""Other libraries in the same world, through their public interfaces.
 
-Each *gate* waits until its library lets one request through; a crowd of asyncio tasks then sends it over the same way
-to the same remote, which audits every window by its own clock. Libraries that ask `time` for the time are given the
-virtual one for as long as they run, in their own modules only; those that ask the event loop have it already.
+Each *gate* waits until its library lets one request through; a crowd of asyncio tasks then sends it over the same
+network to the same remote, which audits every window by its own clock. Libraries that read the time from `time` get the
+virtual one for as long as they run, in their own modules only; those that read it from the event loop have it already.
 
-The peers get a perfect local clock, exact timers and no faults: whatever is counted here, they did on a good day. A
-library that only says yes or no (`limits`) is asked again when it says that its window resets, as its users do.
+The peers get a perfect local clock, exact timers and no faults: what is counted here happened under the best
+conditions. A library that only says yes or no (`limits`) is asked again when its window resets, as its users do.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Crowd:
 
 
 class PacedLoop(VirtualLoop):
-    """Virtual time, in which a timer that is due already takes a microsecond, as it would on a real loop.
+    """Virtual time in which a timer that is already due takes a microsecond, as it would on a real loop.
 
-    A library that computes a time by floats may arrive a hair before it, and ask for "now" until it is later.
+    A library that computes a time in floats may wake a little before it, and would ask for "now" again for ever.
     """
 
     def call_at(  # type: ignore[override]
@@ -107,7 +107,7 @@ def compete(name: str, world: World) -> Score:
             runner.run(crowd.main(enter))
     verdict = audit(world, crowd.arrivals)
     worst, _ = fullest(list(verdict.readings), world.per * (1 if world.rr else BILLION))
-    # The first n are free for everybody; the ceiling is about those that follow.
+    # Every library lets the first n through at once; the ceiling is about those that follow.
     rate = max(0, len(crowd.arrivals) - world.n) / max(1, crowd.last)
     return Score(name, len(crowd.arrivals), verdict, worst, rate / ceiling(world), tuple(crowd.arrivals))
 
@@ -141,7 +141,7 @@ def virtual(true: ManualClock, modules: tuple[str, ...]) -> Iterator[None]:
 
 
 def once(acquire: Callable[[], Awaitable[Any]]) -> PacerCore:
-    """A gate that is passed, and left without a word: most libraries do not care when a request ends."""
+    """A gate that is not told when its request ends: most libraries have no use for that."""
 
     @asynccontextmanager
     async def gate() -> AsyncIterator[None]:
@@ -175,7 +175,7 @@ def _limits(world: World, true: ManualClock) -> PacerCore:
     seconds = max(1, round(world.per / BILLION))
     item = limits.RateLimitItemPerSecond(world.n, seconds)
     storage = limits.storage.MemoryStorage()
-    # Its thread only frees memory, and while a thread is about, virtual time goes slowly.
+    # Its thread only frees memory, and virtual time is slow while another thread runs.
     storage.timer = SimpleNamespace(is_alive=lambda: True)
     limiter = limits.strategies.MovingWindowRateLimiter(storage)
 

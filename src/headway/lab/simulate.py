@@ -1,10 +1,10 @@
 """One world, run: workers, our limiter, the way there and back, in virtual time.
 
 The naive simulator is a task per worker on an event loop; it spends its time on tasks. Here a world is a heap of
-moments (a permit ends, a sleep ends, a burst comes) and a count of workers who wait. What is simulated is everything
-around the limiter; the limiter is the real one, asked through `try_acquire` and told through the ends of its permits,
-as a line of waiting tasks would do: the head of the line sleeps until the promised time and asks again, and whenever a
-permit comes back it is called. (`headway.lab.tasks` runs smaller worlds with real tasks.) Arrivals are decided at
+moments (a permit ends, a sleep ends, a burst comes) and a count of workers that wait. Everything around the limiter is
+simulated. The limiter is the real one: it is asked through `try_acquire` and told through the ends of its permits, as
+a queue of waiting tasks would do. The head of the queue sleeps until the promised time and asks again, and it is woken
+whenever a permit comes back. (`headway.lab.tasks` runs smaller worlds with real tasks.) Arrivals are decided at
 dispatch and audited at the end, so they need no moment of their own.
 
 A lab finds more the more worlds it runs, so this file is compiled where the limiter is.
@@ -49,10 +49,10 @@ def run_world(
     0
     """
     with warnings.catch_warnings():
-        # Of dropped permits, of many abandoned ones, of latencies that eat the ceiling: all of it is meant here.
+        # Warnings of dropped and abandoned permits and of long latencies: all of that is intended here.
         warnings.simplefilter("ignore")
         collecting = gc.isenabled()
-        gc.disable()  # a world has no cycles, and a heap of tuples would be looked through again and again
+        gc.disable()  # a world has no cycles, and the collector would walk a heap of tuples again and again
         try:
             return (simulation or Simulation)(world, build, trace).run()
         finally:
@@ -61,7 +61,7 @@ def run_world(
 
 
 class Simulation:
-    # More fields than a dict shares between objects, and all of them are looked at for every request.
+    # More fields than a dict shares between objects, and all of them are read for every request.
     __slots__ = (
         "alarm",
         "arrivals",
@@ -114,8 +114,8 @@ class Simulation:
         self.restart_at = world.restart_every
         self.waiting = world.workers
         self.resting = 0
-        self.alarm = self.ready = NEVER  # when the head of the line wakes, and what our clock shows then
-        # Whether the head of the line sleeps until a time that no completion can bring forward.
+        self.alarm = self.ready = NEVER  # when the head of the queue wakes, and what our clock shows then
+        # Whether the head of the queue sleeps until a time that no completion can bring forward.
         self.uncontended = False
         self.busy = 0
         self.arrivals: list[int] = []
@@ -145,14 +145,14 @@ class Simulation:
 
     def run(self) -> Outcome:
         world, heap, clock, local, events = self.world, self.heap, self.clock, self.local, self.world.events
-        # The reading of a clock whose rate never changes, without the call.
+        # The reading of a clock with a constant rate, without a call.
         base, rate, den, tick = local.base, local.rate, local.den, local.tick
         steady = len(local.segments) == 1
         if world.bursts:
             self._burst(None)
         self.serve()
         while self.granted < events:
-            # The one who sleeps has no place on the heap: most of its alarms would be replaced by earlier ones.
+            # The sleeping head of the queue is not on the heap: most of its alarms would be replaced by earlier ones.
             if heap and heap[0][0] <= self.alarm:
                 t, _, happen, what = heappop(heap)
             elif self.alarm != NEVER:
@@ -189,7 +189,7 @@ class Simulation:
         heappush(self.heap, (at, self.pushed, happen, what))
 
     def serve(self) -> None:
-        """Let the head of the line ask, and the next, until one is denied."""
+        """Let the head of the queue ask, and then the next, until one is denied."""
         now, ledger, key, cost = self.clock.shown, self.ledger, self.key, self.cost
         if self.public:
             self._serve_public(now)
@@ -224,7 +224,7 @@ class Simulation:
             self.dispatch(permit)
 
     def _sleep(self, ready: int) -> None:
-        """Until our clock shows `ready`, more or less; who sleeps already is only woken earlier."""
+        """Sleep until our clock shows about `ready`; a sleep that is under way can only be shortened."""
         self.ready = ready
         due = self.local.when(ready)
         if self.naps is not None:
@@ -301,7 +301,7 @@ class Simulation:
         self._next()
 
     def _next(self) -> None:
-        """A worker is done: it asks again, rests, or waits for the next burst."""
+        """A worker has finished: it asks again, rests, or waits for the next burst."""
         if self.world.bursts:
             self.resting += 1
         elif self.world.rest:
@@ -318,7 +318,7 @@ class Simulation:
         self.push(self.t + max(self.gap, self.world.per), self._burst, None)
 
     def _restart(self, _: None) -> None:
-        """The process is gone with all it knew; what it sent is still under way."""
+        """The process restarts and has lost its state; what it sent is still under way."""
         self._forget()
         self.alarm = self.ready = NEVER
         self.uncontended = False
@@ -328,9 +328,9 @@ class Simulation:
         self._open("full")
 
     def _forget(self) -> None:
-        """Nothing more happens here. Permits are ended first: to drop one is to be warned, which takes its time."""
+        """Clear the world. Permits are ended first: a dropped one would warn, which takes time."""
         for _, _, _, what in self.heap:
             if isinstance(what, Permit):
                 what.complete()
         self.heap.clear()
-        self.limiter._store.spare = None  # it may still know a permit whose worker crashed
+        self.limiter._store.spare = None  # it may still hold the permit of a worker that crashed

@@ -1,9 +1,9 @@
-"""A failing seed, made small and told.
+"""A failing seed, reduced and explained.
 
 A world in which the limit was broken has a thousand events and ten peculiarities, and most of them have nothing to do
-with it. `shrink` takes one after another away and keeps what still fails: fewer events, no faults, honest clocks, plain
-requests. `tell` prints what is left: the requests in the window that held too many, each with its grant, its arrival
-and its end, by the true time and by both clocks.
+with the violation. `shrink` removes one after another and keeps the worlds that still fail: fewer events, no faults,
+exact clocks, plain requests. `tell` prints what is left: the requests in the window that held too many, each with its
+grant, its arrival and its end, by the true time and by both clocks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The same worlds with real tasks: waiting in line, and cancelled at any await.
+"""The same worlds with real tasks: waiting in the queue, and cancelled at any await.
 
-`simulate` plays the line of waiting callers itself, because tasks are slow. Here nothing is played: every worker is an
-asyncio task on virtual time that does `async with limiter.hold()`, sleeps for the time of its request and is cancelled
-now and then, wherever it happens to be: in line, between being called and waking, on the way, or on the way back. A
-request that has left arrives all the same.
+`simulate` replaces the queue of waiting callers by a count, because tasks are slow. Here every worker is an asyncio
+task on virtual time that does `async with limiter.hold()` and sleeps for the time of its request. Now and then one is
+cancelled, wherever it happens to be: in the queue, between its wake-up and its next step, or while its request or the
+answer is under way. A request that has left arrives all the same.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Crew:
         await self.true.park_async(waker, self.true.now() + ns)
 
     async def main(self) -> None:
-        """Keep so many workers alive, and cancel one of them at random moments."""
+        """Keep the number of workers constant, and cancel one of them at random moments."""
         workers = [asyncio.ensure_future(self.worker()) for _ in range(self.world.workers)]
         step = max(1, (self.world.per + self.world.out_more + self.world.back_more) // 5)
         for _ in range(PATIENCE):
@@ -74,7 +74,7 @@ class Crew:
 
 def _forget(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # looked at, so that nobody reports it as never retrieved
+        task.exception()  # retrieved, so that asyncio does not report it at the end
 
 
 def run_tasks(world: World) -> tuple[Verdict, Crew]:
@@ -85,7 +85,7 @@ def run_tasks(world: World) -> tuple[Verdict, Crew]:
     0
     """
     with warnings.catch_warnings():
-        # That many are abandoned, and that latencies eat the ceiling, is meant here.
+        # Many abandoned permits and long latencies are intended here.
         warnings.simplefilter("ignore")
         true = ManualClock(autojump=True)
         crew = Crew(world, true)

@@ -46,7 +46,7 @@ class World:
     le_ppm: int = 250
     local_rates: tuple[tuple[int, int], ...] = ((0, BILLION),)
     local_phase: int = 0
-    # the way: floors, what may come on top and how it is spread ("floor", "even", "edges", "tail")
+    # the network: latency floors, what may be added to them, and its distribution ("floor", "even", "edges", "tail")
     out: int = 0
     back: int = 0
     max_transit: int = 10 * BILLION
@@ -57,7 +57,7 @@ class World:
     fault_every: int = 0
     faults: tuple[str, ...] = ()
     timeout: int = BILLION
-    # sleeps end by so much too early or too late
+    # sleeps end early or late by up to this
     nap_error: int = 0
     # workers rest between requests; in bursts, all at once
     rest: int = 0
@@ -88,7 +88,7 @@ class World:
         return Skewed(self.lr, self.local_phase, self.local_rates)
 
     def changed(self) -> str:
-        """The world as Python, without what is as it is by default: paste it to replay it."""
+        """The world as a Python expression, without the defaults: paste it to replay it."""
         own = [f for f in fields(self) if f.name == "seed" or getattr(self, f.name) != f.default]
         return f"World({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in own)})"
 
@@ -109,7 +109,7 @@ def draw(seed: int, events: int = 1000, **fixed: Any) -> World:
 
     n = rng.choice((1, 1, 2, 3, 5, 10, 10, 30, 100)) if rng.random() < 0.96 else rng.randrange(1025, 1300)
     n = fixed.get("n", n)
-    # All at once, two that just fit or just do not, the lightest that is one, and any.
+    # The whole limit, two that just fit or just do not, the smallest above one, and any.
     weights = (n, n // 2 or 1, n // 2 + 1, min(2, n), rng.randrange(1, n + 1))
     cost = fixed.get("cost", rng.choice(weights) if rng.random() < 0.25 else 1)
     world = World(

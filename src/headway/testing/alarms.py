@@ -1,4 +1,4 @@
-"""Who is to be woken when: a heap of integer nanoseconds.
+"""The alarms of a clock: a heap of integer nanoseconds.
 
 An event loop keeps its timers as floats of seconds, and that is enough for a network. It is not enough to test that a
 promised wait is exact: at 1.1 + 2.2 seconds a float is already 4e-16 off, and after a few months of virtual time it
@@ -6,9 +6,9 @@ can no longer tell neighbouring nanoseconds apart. So all sleepers of a `ManualC
 a `VirtualLoop` alike, stand in this one heap, ordered by (due, order of arrival): equal times wake first come first
 served, on every run the same.
 
-Threads are woken one at a time, even when several are due at once: the next one only when the one before has come to
-rest. Tasks of a loop cannot run at the same time anyway, so all that are due are woken together, and their loop runs
-them in this order.
+Threads are woken one at a time, even when several are due at once: the next one when the one before is at rest again.
+Tasks of a loop cannot run at the same time anyway, so all that are due are woken together, and their loop runs them in
+this order.
 
 A cancelled alarm is marked and skipped (removing it from the middle of a heap costs a search). Marked ones at the head
 go at once, the others when they are the majority, so a million time-outs that never happened leave nothing behind.
@@ -69,7 +69,7 @@ class Alarm:
 
 
 class Alarms:
-    """The heap. Not locked: whoever owns it is."""
+    """The heap. It has no lock: its owner has one."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Alarm]] = []
@@ -88,7 +88,7 @@ class Alarms:
         return alarm
 
     def cancel(self, alarm: Alarm) -> None:
-        """Take an alarm out; one that rang or was cancelled before is left alone."""
+        """Remove an alarm; nothing happens if it rang or was cancelled before."""
         if alarm.over:
             return
         alarm.over = True
@@ -105,7 +105,7 @@ class Alarms:
         return self._heap[0][0] if self._heap else None
 
     def pop(self) -> list[Alarm]:
-        """Those to be woken next, all due at one time: a thread alone, tasks together."""
+        """Remove the alarms to ring next, all due at one time: that of one thread, or those of all tasks."""
         due = self._heap[0][0]
         popped: list[Alarm] = []
         while self._heap and self._heap[0][0] == due:

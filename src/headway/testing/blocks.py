@@ -1,8 +1,8 @@
 """Blocks in which limiters that already exist behave differently: `virtual_time` and `disabled`.
 
-The limiter that a test must slow down, speed up or silence is seldom the test's own. It sits in an imported module,
-around a decorated function, on the system's clock. So these blocks do not ask for it: the system's clock as a whole is
-replaced, and with it the time of every limiter that was not given a clock of its own.
+The limiter that a test must slow down, speed up or switch off is seldom the test's own. It is in an imported module,
+around a decorated function, on the system's clock. So these blocks do not take a limiter: the system's clock as a whole
+is replaced, and with it the time of every limiter that has no clock of its own.
 
 Two times must not meet in one ledger: a permit used at 81,234 seconds of machine time looks, at second 0 of a virtual
 one, like a day into the future. Therefore the ledgers on the system's clock are set aside when a block begins: inside,
@@ -87,14 +87,14 @@ class Block(Generic[T]):
 def virtual_time(clock: ManualClock | None = None) -> Block[ManualClock]:
     """A block in which the system's clock, as limiters see it, is a `ManualClock`; it yields that clock.
 
-    Without an argument it is a new one that jumps (`autojump=True`): waits are over at once, and `clock.now()` tells
-    how long they were. Pass `ManualClock()` to move time by hand.
+    Without an argument it is a new one that jumps (`autojump=True`): waits are over at once, and `clock.time()` tells
+    how long they were, in seconds. Pass `ManualClock()` to move time by hand.
 
     >>> from headway.clock import SYSTEM
     >>> with virtual_time() as clock:
     ...     SYSTEM.sleep(3600)
-    ...     clock.now() // 10**9
-    3600
+    ...     clock.time()
+    3600.0
     """
 
     def enter(stack: ExitStack) -> ManualClock:

@@ -1,4 +1,4 @@
-"""A clock whose time passes when a test says so.
+"""A clock that a test moves.
 
 `ManualClock` counts integer nanoseconds and stands still. `advance` moves it, and not in one leap: it goes from sleeper
 to sleeper, in order of time, so that each wakes at its own nanosecond and can sleep again before the next one is due.
@@ -9,14 +9,14 @@ to sleeper, in order of time, so that each wakes at its own nanosecond and can s
   clock shows the end of the advance. `await clock.advance_async(...)` lets them run at each stop; a task that
   must see its own nanosecond wants that, or `headway.testing.run`.
 
-With `autojump=True` nobody has to call `advance`: when everybody sleeps, the clock jumps to the next who is due. For
-threads "everybody" is decided by `crew.py`; on a `VirtualLoop` it is exact; on an ordinary event loop the clock looks
-between callbacks whether anything is ready (`idle.py`), and the loop's own timers and its executor stay on real time.
-A thread that parks without an end waits for its bell and lets others jump.
+With `autojump=True` no call of `advance` is needed: when every thread and task sleeps, the clock jumps to the next
+alarm. For threads, `crew.py` decides whether all of them sleep; on a `VirtualLoop` that is exact; on an ordinary event
+loop the clock checks between callbacks whether anything is ready (`idle.py`), and the loop's own timers and its
+executor stay on real time. A thread that parks without an end waits for its bell and does not hold time back.
 
-A parked thread's bell is the caller's lock. Blocking on it would hide the moment between the ring and the waking, in
-which time must not jump; so a parked thread looks at its bell, at least every millisecond of real time, and is woken
-directly only by the clock.
+A parked thread's bell is the caller's lock. Blocking on it would hide the moment between the ring and the wake-up, in
+which time must not jump. So a parked thread checks its bell at least every millisecond of real time, and only the clock
+wakes it directly.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ _FIRST_LOOK = SLICE / 16
 
 
 class ManualClock(Clock):
-    """A clock for tests: it stands still, `advance` moves it, and who sleeps on it wakes to the nanosecond.
+    """A clock for tests: it stands still, `advance` moves it, and sleepers wake exact to the nanosecond.
 
-    `start` is what `now()` shows first; `wall`, what `wall()` shows then: seconds since the Unix epoch or an
-    aware datetime, by default Monday, 1 January 2024, 00:00 UTC, where every calendar window begins.
+    `start` is what the clock shows first, in seconds. `wall` is the wall-clock time at that moment: seconds since the
+    Unix epoch or an aware datetime, by default Monday, 1 January 2024, 00:00 UTC, where every calendar window begins.
+
+    `time()` is in seconds, `now()` in the nanoseconds that every clock of headway counts.
 
     >>> clock = ManualClock()
     >>> clock.advance(0.1)
-    >>> clock.advance_ns(1)
-    >>> clock.now()
-    100000001
+    >>> clock.time(), clock.now()
+    (0.1, 100000000)
     >>> jumping = ManualClock(autojump=True)
     >>> jumping.sleep(3600)  # returns at once
-    >>> jumping.now() // 10**9
-    3600
+    >>> jumping.time()
+    3600.0
     """
 
     grace: float = 0.01
@@ -100,19 +101,31 @@ class ManualClock(Clock):
             return len(self._alarms)
 
     def now(self) -> int:
+        """Nanoseconds: what limiters read."""
         return self._now
 
+    def time(self) -> float:
+        """The same in seconds, as a test writes them; like `time()` of an event loop.
+
+        >>> clock = ManualClock(start=10)
+        >>> clock.advance(0.25)
+        >>> clock.time()
+        10.25
+        """
+        return self._now / SECOND
+
     def wall(self) -> int:
+        """Nanoseconds since the Unix epoch."""
         return self._now + self._wall_minus_now
 
     # Moving time.
 
     def advance(self, seconds: Seconds) -> None:
-        """Let so much time pass, waking everyone whose time comes, in order of time."""
+        """Let so much time pass, and wake every sleeper that becomes due, in order of time."""
         self.advance_ns(to_ns(seconds))
 
     def advance_ns(self, ns: int) -> None:
-        """The same, in nanoseconds; 0 wakes nobody new, and time never goes backward."""
+        """The same, in nanoseconds; time never goes backward."""
         with self._turn:
             target = self._target(ns)
             while (woke_thread := self._step_towards(target)) is not None:
@@ -130,7 +143,7 @@ class ManualClock(Clock):
         await let_others_run()
 
     def settle(self) -> None:
-        """Wait, in real time, until all other threads sleep on this clock, have ended, or stay away from it.
+        """Wait, in real time, until all other threads sleep on this clock, have ended, or do not use it.
 
         For a test that starts threads and wants them asleep before it calls `advance`.
         """
@@ -166,9 +179,9 @@ class ManualClock(Clock):
         return alarms[0].is_thread
 
     def _try_jump(self) -> float | None:
-        """Jump to the next alarm if nobody is awake.
+        """Jump to the next alarm if no thread is awake.
 
-        0: jumped. A number: somebody is awake, ask again after so many real seconds. None: nothing to jump to.
+        0: jumped. A number: a thread is awake, try again after so many real seconds. None: there is no alarm.
         """
         with self._lock:
             if wait := self._crew.obstacle(self.grace):
@@ -236,7 +249,7 @@ class ManualClock(Clock):
                 self._crew.get_up()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> Watch | None:
-        """Who looks whether an ordinary loop is idle; a `VirtualLoop` on this clock does it better itself."""
+        """The watch that notices when an ordinary loop is idle; a `VirtualLoop` on this clock needs none."""
         if not self.autojump or getattr(loop, "clock", None) is self:
             return None
         for closed in [other for other in self._watches if other.is_closed()]:
@@ -247,7 +260,7 @@ class ManualClock(Clock):
 
 
 def _ring_anywhere(waker: asyncio.Future[None]) -> None:
-    """Ring from the loop's own thread or from another; nobody is left to hear it where the loop is closed."""
+    """Ring from the loop's own thread or from another one; nothing happens if the loop is closed."""
     loop = waker.get_loop()
     if asyncio._get_running_loop() is loop:
         wake(waker)

@@ -1,21 +1,22 @@
-"""When may time jump? When nobody is left who could do something now.
+"""When may time jump? When no thread or task can do anything now.
 
-For one thread that is easy: it sleeps, so nobody is awake, so time jumps to the end of its sleep. An event loop knows
+For one thread that is easy: it sleeps, so nothing is awake, so time jumps to the end of its sleep. An event loop knows
 its own ready tasks. Several threads are the hard case, because a clock cannot see whether a thread that is not asleep
-on it is computing, is blocked in `queue.get()`, or will never use this clock at all. Jump too soon, and a thread finds
-that its hour has passed while it was adding two numbers; wait for everyone, and `main`, blocked in `join()`, stops
-time for ever. The rule:
+on it is computing, is blocked in `queue.get()`, or will never use this clock at all. If time jumps too soon, an hour
+passes for a thread while it adds two numbers. If time waits for every thread, `main`, blocked in `join()`, stops it for
+ever. The rule:
 
-1. A sleeper that has been called (its time came, its bell was rung, its loop has something ready) is awake, whether or
-   not it has noticed yet. Nobody jumps before it has noticed.
+1. A sleeper that has been woken (its time came, its bell was rung, its loop has something ready) is awake, even if it
+   has not run yet. Time does not jump before it has.
 2. A job in an executor of a `VirtualLoop` is waited for as long as it takes, unless it sleeps on the clock itself.
    One that has not begun is waited for too, as long as there can be a free worker (no other job sleeps); else see 3.
    But a job may itself wait for a thread that sleeps here (`join`, a lock). So while a thread does, a job in which
    nothing happens for PATIENCE of real time (1 s) counts as elsewhere.
 3. Every other live thread is waited for until it sleeps, ends, or has let `grace` of real time (10 ms) pass in which
-   nothing happened on the clock. Then it counts as *elsewhere*, and nobody waits for it again until it comes back.
-   One that is seen to run (Linux tells) is not blocked but slow, or on a busy machine: it is given PATIENCE.
-4. A thread that comes for the first time was started by somebody: all who were elsewhere get a new grace.
+   nothing happened on the clock. Then it counts as *elsewhere*, and is not waited for again until it comes back. A
+   thread that the system (Linux) reports as running is not blocked but slow, or on a busy machine: it gets PATIENCE.
+4. A thread that sleeps here for the first time was started by another one, so all threads that were elsewhere get a new
+   grace.
 
 So one thread jumps at once, a set of threads that only sleep on the clock jumps as soon as the last one lies down, and
 bystanders (`main` in `join()`, a watchdog) cost one grace, not one per jump. What the rule cannot see: a thread that
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SLICE = 0.001
-"""How long, in real seconds, to wait before asking again, where nobody can tell us that something has changed."""
+"""How long, in real seconds, to wait before checking again, where no event reports a change."""
 
 
 PATIENCE = 1.0
-"""How long, in real seconds, to wait for who is seen to be busy, but perhaps for ever or in vain."""
+"""How long, in real seconds, to wait for a thread that is busy, perhaps for ever."""
 
 
 class Job:
@@ -52,7 +53,7 @@ class Job:
 
 
 class Crew:
-    """The threads that use one clock. Not locked: the clock is."""
+    """The threads that use one clock. It has no lock: the clock has one."""
 
     def __init__(self) -> None:
         self._asleep: dict[threading.Thread, Callable[[], bool]] = {}
@@ -67,7 +68,7 @@ class Crew:
         self._stirred = time.monotonic()
 
     def lie_down(self, is_called: Callable[[], bool], *, is_loop: bool = False) -> None:
-        """The calling thread sleeps; `is_called` tells whether it has been woken and only did not notice yet."""
+        """The calling thread sleeps; `is_called` tells whether it has been woken and has not run yet."""
         me = threading.current_thread()
         if me not in self._seen:
             self._seen.add(me)
@@ -101,7 +102,7 @@ class Crew:
         return set(threading.enumerate()) - self._asleep.keys() - {threading.current_thread()}
 
     def obstacle(self, grace: float, *, patient: bool = True) -> float:
-        """Real seconds after which to ask again; 0 when nobody is awake. Without patience a job gets a grace only."""
+        """Real seconds after which to check again; 0 when all are asleep. Without patience a job gets only a grace."""
         if any(is_called() for is_called in self._asleep.values()):
             return SLICE
         quiet = time.monotonic() - self._stirred
@@ -131,7 +132,7 @@ class Crew:
 
 
 def _is_running(thread: threading.Thread) -> bool:
-    """Whether a thread is about to start, or computes or would if it had a processor, as far as the system tells."""
+    """Whether a thread is about to start or is runnable, as far as the system reports it."""
     if thread.native_id is None:
         return True
     try:

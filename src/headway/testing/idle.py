@@ -1,6 +1,6 @@
-"""Noticing that an ordinary event loop has nothing to do.
+"""How to notice that an ordinary event loop has nothing to do.
 
-A loop does not say when it is idle. But a callback that asks to be called again next time runs once per round, and
+A loop does not report that it is idle. But a callback that asks to be called again next time runs once per round, and
 between two rounds the loop has polled its sockets. Three rounds in which our callback found nothing else ready mean
 that every task waits for something: then the clock may jump. A loop that does not show its ready queue (uvloop) is
 given a millisecond of real time instead.

@@ -1,11 +1,11 @@
 """An event loop on virtual time: an hour of waiting takes milliseconds, and the same program does the same every time.
 
-The naive way is to patch `time()` and let `select` return at once: then the loop spins until the clock is moved by
-somebody else, and everything still hangs on rounded floats. Here the loop has no timers of its own. `call_at` and
+The naive way is to patch `time()` and let `select` return at once: then the loop spins until the clock is moved from
+outside, and everything still depends on rounded floats. Here the loop has no timers of its own. `call_at` and
 `call_later` put them as whole nanoseconds into the clock's heap, between the clock's own sleepers, and asyncio's list
 of scheduled calls stays empty. So asyncio asks its selector to wait without end exactly when nothing is ready, and
-that is the one moment in which time may jump: the selector polls the sockets, asks the clock to go to whoever is due
-next, and returns.
+that is the one moment in which time may jump: the selector polls the sockets, moves the clock to the next alarm, and
+returns.
 
 What holds time back, and what does not:
 
@@ -16,11 +16,11 @@ What holds time back, and what does not:
   for one from the internet. Without sockets nothing is waited for, and runs are deterministic.
 - Subprocesses do not: give them real time.
 
-When nothing is ready and nothing is due, nobody will ever wake this loop: `Deadlock` names the tasks that wait. Where a
-socket, a signal handler or another thread might still bring something, the loop waits: for the first two without
-end, for a thread `patience` real seconds.
+When nothing is ready and nothing is due, nothing will ever wake this loop: `Deadlock` names the tasks that wait. Where
+a socket, a signal handler or another thread might still bring something, the loop waits: for the first two without end,
+for a thread `patience` real seconds.
 
-What the loop uses of asyncio beyond its public face: `_ready`, `_add_callback`, `_add_callback_signalsafe`,
+What the loop uses of asyncio beyond its public interface: `_ready`, `_add_callback`, `_add_callback_signalsafe`,
 `_scheduled` of a timer and `_timer_handle_cancelled`; all of them the same from Python 3.11 to 3.13.
 """
 
@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from headway.clock import SECOND
 from headway.errors import HeadwayError
+from headway.printable import printable
 from headway.testing.alarms import NEVER, Alarm, to_ns
 from headway.testing.clocks import ManualClock
 from headway.testing.crew import SLICE, Job
@@ -65,7 +66,8 @@ class Deadlock(HeadwayError, RuntimeError):
 
     def __init__(self, tasks: set[asyncio.Task[Any]]) -> None:
         names = sorted(
-            f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')})" for task in tasks
+            f"{printable(task.get_name())} ({getattr(task.get_coro(), '__qualname__', '?')})"
+            for task in tasks
         )
         shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
         super().__init__(
@@ -114,7 +116,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         """The clock's time in seconds."""
-        return self.clock.now() / SECOND
+        return self.clock.time()
 
     # Timers.
 
@@ -130,7 +132,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         now = self.clock.now()
         due = max(now, to_ns(when, "when"))
         if due == now and when > self.time():
-            due += 1  # less than a nanosecond ahead, but ahead: who waits in steps must get there
+            due += 1  # less than a nanosecond ahead, but ahead: a wait in such steps must end
         return self._schedule(due, when, callback, args, context)
 
     def _schedule(
@@ -168,7 +170,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # Jumping.
 
     def run_forever(self) -> None:
-        # A blocking sleep inside of the loop must end too, and only a jump can end it.
+        # A blocking sleep inside the loop must end too, and only a jump can end it.
         before, self.clock.autojump = self.clock.autojump, True
         try:
             super().run_forever()

@@ -4,9 +4,9 @@ Enable them where you want them, in a `conftest.py`:
 
     pytest_plugins = ["headway.testing.plugin"]
 
-There is no entry point that would do it unasked: a plugin found by installation is imported into every pytest run of
-the environment, also of projects that only happen to have headway among their dependencies, and its fixture names are
-theirs to trip over. One explicit line says where `headway_clock` comes from.
+There is no entry point that would enable them automatically: such a plugin is imported into every pytest run of the
+environment, also in projects that only have headway among their dependencies, and its fixture names could collide with
+theirs. One explicit line says where `headway_clock` comes from.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["headway_clock", "headway_disabled"]
 
 @pytest.fixture
 def headway_clock() -> Iterator[ManualClock]:
-    """The test runs in a `virtual_time` block; this is its clock, which jumps when everybody sleeps."""
+    """The test runs in a `virtual_time` block; this is its clock, which jumps when all threads and tasks sleep."""
     with virtual_time() as clock:
         yield clock
 

@@ -1,7 +1,7 @@
 """`asyncio.run` on virtual time.
 
 A runner is a loop and a block: the `VirtualLoop` gives asyncio its time, the `virtual_time` block gives the same time
-to the limiters that asyncio knows nothing of. Inside of an existing block the runner joins it, ledgers included, so a
+to the limiters, which asyncio does not know. Inside an existing block the runner joins it, ledgers included, so a
 test may spend permits in plain code first and go on in tasks.
 """
 
@@ -29,8 +29,8 @@ def loop_factory(clock: ManualClock | None = None) -> Callable[[], VirtualLoop]:
     >>> clock = ManualClock()
     >>> with asyncio.Runner(loop_factory=loop_factory(clock)) as runner:
     ...     runner.run(asyncio.sleep(60))
-    >>> clock.now()
-    60000000000
+    >>> clock.time()
+    60.0
     """
     return partial(VirtualLoop, clock)
 

@@ -34,6 +34,7 @@ from headway.engines.redis.net.pubsub import Subscription
 from headway.engines.redis.net.server_checks import server_checks
 from headway.engines.redis.script.protocol import command
 from headway.errors import EngineUnavailable
+from headway.printable import printable
 
 if TYPE_CHECKING:
     from headway.engines.redis.client.ledger_client import LedgerClient
@@ -308,7 +309,7 @@ class Engine(SharedEngine):
             name, text = "", cause.cause_text
         if text != self._complained:
             self._complained = text
-            log.warning("engine %s: %s%s", self.address, name, text)
+            log.warning("engine %s: %s%s", self.address, name, printable(text))
 
     def close(self) -> None:
         """Close connections and threads; nobody uses the engine any more."""

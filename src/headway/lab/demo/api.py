@@ -4,10 +4,9 @@ Run in a process of its own, on a loopback port that it prints:
 
     python -m headway.lab.demo.api COUNT PER_NS LATENCY_NS SEED
 
-It answers 200, or 429 with `Retry-After` to whoever is too fast, and `/report` tells how many that were. Its clock is
-what clocks of other machines are: coarse, and a little slow. Requests reach it late and answers come back late, by
-times that are never the same. It ends with the process that started it: when its standard input is
-closed, whatever the reason.
+It answers 200, or 429 with `Retry-After` to a request too many, and `/report` says how many those were. Its clock is
+like the clock of any other machine: coarse, and a little slow. Requests reach it late and answers come back late, by
+times that vary. It ends with the process that started it: when its standard input is closed, for whatever reason.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Report:
 
 
 class Meter:
-    """Judges requests: at most `count` in any `per_ns`, both ends included.
+    """Accepts or refuses requests: at most `count` in any `per_ns`, both ends included.
 
     >>> meter = Meter(2, 1000)
     >>> [meter.judge(now) for now in (0, 10, 1000, 1100, 1251)]
@@ -58,7 +57,7 @@ class Meter:
         self._closed_until = 0
 
     def judge(self, now: int) -> int:
-        """How many nanoseconds to stay away; 0: it is accepted."""
+        """Nanoseconds until the next try is worth it; 0: the request is accepted."""
         self.look(now)
         report = self.report
         self._arrived.append(now)
@@ -84,7 +83,7 @@ class Meter:
 
 
 class CoarseClock:
-    """The machine's clock as another machine would have it: in ticks, a little slow, from another start."""
+    """The machine's clock as if it were that of another machine: in ticks, a little slow, with another start."""
 
     def __init__(self, start_ns: int) -> None:
         self._start_ns = start_ns - time.monotonic_ns()
@@ -96,7 +95,7 @@ class CoarseClock:
 
 
 class Api:
-    """HTTP around a meter, with a slow and uneven way to it and back."""
+    """HTTP around a meter, with a slow and uneven network on both ways."""
 
     def __init__(self, count: int, per_ns: int, latency_ns: int, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -138,8 +137,8 @@ def response(status: str, body: str, headers: str = "") -> bytes:
 
 
 def end_with_parent() -> None:
-    """Wait until standard input is closed, then leave at once: there is nothing to save."""
-    while os.read(0, 1024):  # not sys.stdin, whose lock a thread must not hold when Python ends
+    """Wait until standard input is closed, then exit at once: there is nothing to save."""
+    while os.read(0, 1024):  # not sys.stdin: a thread must not hold its lock when Python ends
         pass
     os._exit(0)
 
@@ -150,7 +149,7 @@ async def run(api: Api) -> None:
     try:
         os.write(1, b"%d\n" % server.sockets[0].getsockname()[1])
     except BrokenPipeError:
-        os._exit(0)  # nobody waits for it any more
+        os._exit(0)  # the process that started it has gone
     await server.serve_forever()
 
 

@@ -1,4 +1,4 @@
-"""Workers that ask the API as fast as they are let, and what they saw."""
+"""Workers that call the API as fast as their limiter allows, and what they saw."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PacerCore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One call of the API, in seconds since the crowd was let loose."""
+    """One call of the API, in seconds since the crowd started."""
 
     asked: float
     sent: float
@@ -57,7 +57,7 @@ class Crowd:
         return time.monotonic() - self._start
 
     async def run(self, seconds: float) -> None:
-        """Let them loose for so long. Who is on the way then arrives; who still waits goes home."""
+        """Run the workers for so long. Then calls under way are finished, and workers that wait are cancelled."""
         connections = [await Connection.open(self._port) for _ in range(self._workers + 1)]
         self._start = time.monotonic()
         workers = [asyncio.create_task(self._work(connection)) for connection in connections[1:]]
@@ -85,7 +85,7 @@ class Crowd:
             done, _ = await asyncio.wait(
                 workers, timeout=min(left, LOOK_EVERY), return_when=asyncio.FIRST_COMPLETED
             )
-            for worker in done:  # none ends by itself, so something went wrong
+            for worker in done:  # a worker does not end by itself, so something went wrong
                 worker.result()
         self.elapsed = self._now()
 

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 
 class ApiProcess:
-    """An API in a process of its own, from `with` to the end of the block, or to the end of this process."""
+    """An API in a process of its own, until the end of the `with` block or of this process."""
 
     def __init__(self, limit: Window, latency_ns: int, seed: int) -> None:
         numbers = [limit.count, limit.per_ns, latency_ns, seed]
-        # -P: a random.py in the current folder is not ours. A session of its own: Ctrl-C is for us, and we end it.
+        # -P: a random.py in the current folder must not be imported. A session of its own: Ctrl-C reaches only this
+        # process, which ends the API.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "headway.lab.demo.api", *map(str, numbers)],
             stdin=subprocess.PIPE,

@@ -54,7 +54,7 @@ class Result:
 
 
 class Soak:
-    """Everybody calls as fast as the limiter lets them, until it is closed."""
+    """Tasks and threads call as fast as the limiter lets them, until it is closed."""
 
     def __init__(self, limit: Window, port: int) -> None:
         self._limit = limit
@@ -105,7 +105,7 @@ class Soak:
         for thread in threads:
             thread.start()
         tasks = [asyncio.create_task(self._task(connection)) for connection in connections[1:]]
-        # A caller that fails ends it at once: none stops by itself.
+        # A caller that fails ends the run at once: none stops by itself.
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         elapsed = time.monotonic() - self._start
         self._limiter.close()
@@ -138,7 +138,7 @@ class Soak:
 
 
 def soak(seconds: float, count: int = 100, seed: int = 0, allowed: int | None = None) -> Result:
-    """200 tasks and 32 threads for so long, at `count` a second; the API allows as many, or what it is told."""
+    """Run 200 tasks and 32 threads for so long at `count` a second; the API allows as many, or `allowed`."""
     limit = Window(count, per=1, remote=Remote())
     with ApiProcess(Window(count if allowed is None else allowed, per=1), LATENCY_NS, seed) as api:
         return asyncio.run(Soak(limit, api.port).run(seconds))

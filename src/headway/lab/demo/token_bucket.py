@@ -1,4 +1,4 @@
-"""The usual way to throttle: a token bucket, as it stands in a hundred blog posts. For contrast only."""
+"""The usual way to throttle: a token bucket, as in a hundred blog posts. For contrast only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TokenBucket:
     """`rate` tokens a second flow in, `burst` fit in; every call takes one, and waits for it if it must.
 
     It is right about the average and about nothing else: a full bucket lets `burst + rate` through in a second, and
-    calls that leave evenly do not arrive so.
+    calls that leave evenly do not arrive evenly.
     """
 
     def __init__(self, rate: float, burst: int) -> None:

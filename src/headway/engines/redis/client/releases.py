@@ -13,6 +13,7 @@ from headway.engines.redis.client.batching import UnknownOutcome
 from headway.engines.redis.client.ledger_client import RoundTrip
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import HEAD
+from headway.printable import printable
 
 if TYPE_CHECKING:
     from headway.engines.redis.client.ledger_client import LedgerClient
@@ -68,7 +69,9 @@ class PendingRelease:
                 self._again()
             else:
                 log.warning(
-                    "limiter %r: an end was refused by the engine: %s", self.ledger.registry.name, reply
+                    "limiter %r: an end was refused by the engine: %s",
+                    self.ledger.registry.name,
+                    printable(str(reply)),
                 )
         elif len(reply) >= HEAD.size:
             status = HEAD.unpack_from(reply)[0]

@@ -48,6 +48,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headway.errors import EngineUnavailable, InvalidArgument
+from headway.printable import printable
 
 __all__ = ["SharedServer"]
 
@@ -199,7 +200,9 @@ class SharedServer:
                     self._end(time.monotonic() + _PATIENCE)
             except (OSError, EngineUnavailable) as error:
                 # Leaving must not fail: the guard does what is left.
-                _log.warning("left %s without looking back: %s", self.directory, error)
+                _log.warning(
+                    "left %s without looking back: %s", printable(str(self.directory)), printable(str(error))
+                )
             finally:
                 _release(stake)
 

@@ -13,23 +13,28 @@ are theirs and not the server's. Everything else must be something that a connec
 
 A password may stand in a URI, and a URI that is wrong may have it in any part (one with an unescaped slash ends up in
 the path). So what is shown of an address is what follows its last @, up to the query; and no error repeats the rest.
-Where a # or ? comes before that @, nobody can tell what is what: nothing is shown, and the URI is refused.
+Where a # or ? comes before that @, the parts cannot be told apart: nothing is shown, and the URI is refused. Without
+any @, what follows a colon is shown only where it can be a port: in `redis://:secret` the @ was forgotten.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, unquote_plus, urlencode, urlsplit
 
 from headway.core.durations import to_ns
 from headway.errors import InvalidArgument
+from headway.printable import printable
 
 SCHEMES = (
     "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "embedded",
 )  # fmt: skip
 SHARED = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+HOST = r"(?:\[[^][@/]*\]|[^][:@/]*)(?::\d{1,5})?"
+HOSTS = re.compile(f"{HOST}(?:,{HOST})*")
 DEFAULT_LEASE = 5.0
 DRIFT_PPM = 1000.0
 """Wall clocks are slewed by up to 500 ppm, and crystals err."""
@@ -93,6 +98,10 @@ def read_address(uri: str) -> Address:
             login[name] = value
         else:
             theirs.append((name, value))
+    blank = next((name for name, value in theirs if not value), None)
+    if blank is not None and f"{blank}=" not in unquote_plus(parts.query):
+        # Its name may be the rest of a password with an unescaped &.
+        raise unescaped(shown)
     if kind == "embedded" and theirs:
         raise unknown_option(shown, theirs[0][0], more="")
     if kind != "embedded":
@@ -112,17 +121,33 @@ def is_shared(uri: str) -> bool:
 
 
 def public(uri: str) -> str:
-    """A URI without what nobody should read.
+    """A URI without its secrets, and without characters that a terminal would obey.
 
     >>> public("redis://:secret@db:6379/0?password=x"), public("redis://:half/secret@db")
     ('redis://db:6379/0', 'redis://db')
     >>> public("redis://:half#secret@db"), public("redis://db?password=half@secret")
     ('redis://...', 'redis://...')
+    >>> public("redis://:secret"), public("redis://me:secret"), public("redis://db/secret"), public("redis:secret")
+    ('redis://...', 'redis://...', 'redis://db/...', 'redis:...')
     """
     scheme, colon, rest = uri.partition("://")
-    before, _, after = rest.rpartition("@")
-    shown = "..." if "#" in rest or "?" in before else after.partition("?")[0]
-    return scheme.rpartition("@")[2] + colon + shown
+    if not colon:
+        rest = scheme
+        scheme, colon = (
+            ("", "") if HOSTS.fullmatch(rest.rpartition("@")[2]) else (rest.partition(":")[0], ":")
+        )
+    before, at, after = rest.rpartition("@")
+    hosts, slash, path = after.partition("?")[0].partition("/")
+    if not scheme.startswith("unix") and "sentinel" not in scheme and not (at or path.isdigit()):
+        path = path and "..."
+    shown = f"{hosts}{slash}{path}"
+    if scheme == "embedded":
+        shown = after.partition("?")[0]
+    elif not HOSTS.fullmatch(hosts):
+        shown = "..."
+    if "#" in rest or "?" in before:
+        shown = "..."
+    return printable(scheme.rpartition("@")[2].partition(":")[0] + colon + shown)
 
 
 def check_path(parts: SplitResult, kind: str, shown: str) -> None:
@@ -174,12 +199,17 @@ def hosts_of(address: Address, port: int) -> list[tuple[str, int]]:
 
 
 def bad_port(shown: str) -> InvalidArgument:
-    return InvalidArgument("engine", shown, "host:port with a port from 1 to 65535, IPv6 in brackets")
+    accepted = (
+        "host:port with a port from 1 to 65535, IPv6 in brackets; a password comes before an @: "
+        "redis://:password@host"
+    )
+    return InvalidArgument("engine", shown, accepted)
 
 
 def unescaped(shown: str) -> InvalidArgument:
     accepted = (
-        "a URI with special characters as %xx, as those of a password: # is %23, / is %2F, ? is %3F, @ is %40"
+        "a URI with special characters as %xx, as those of a password: "
+        "# is %23, & is %26, / is %2F, ? is %3F, @ is %40"
     )
     return InvalidArgument("engine", shown, accepted)
 

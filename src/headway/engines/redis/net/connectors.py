@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from headway.engines.redis.net.address import bad_port, hosts_of, service_of, unknown_option
 from headway.errors import InvalidArgument
+from headway.printable import printable
 
 if TYPE_CHECKING:
     from headway.engines.redis.net.address import Address
@@ -50,7 +51,8 @@ class Connector:
         <way to db:6379>
         """
         options = self.options
-        return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
+        path = options.get("path")
+        return printable(str(path or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"))
 
     def __repr__(self) -> str:
         return f"<way to {self.name}>"
@@ -98,7 +100,7 @@ class SentinelConnector(Connector):
 
     @property
     def name(self) -> str:
-        return f"{self.service} (by {', '.join(connector.name for connector in self.sentinels)})"
+        return f"{printable(self.service)} (by {', '.join(connector.name for connector in self.sentinels)})"
 
     def connect(self, timeout: float) -> Any:
         end = time.monotonic() + timeout

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.script.protocol import command
 from headway.errors import InvalidArgument
+from headway.printable import printable
 
 if TYPE_CHECKING:
     from headway.engines.redis.engine import Engine
@@ -37,7 +38,9 @@ def server_checks(engine: Engine) -> Generator[bytes, Any, None]:
     version = facts.get("redis_version", "")
     if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < OLDEST:
         raise InvalidArgument(
-            "engine", engine.address, f"Redis {OLDEST} or later, or Valkey; this is Redis {version}"
+            "engine",
+            engine.address,
+            f"Redis {OLDEST} or later, or Valkey; this is Redis {printable(version)}",
         )
     room = yield from setting("maxmemory")
     policy = yield from setting("maxmemory-policy")
@@ -46,7 +49,7 @@ def server_checks(engine: Engine) -> Generator[bytes, Any, None]:
             "engine %s: it may evict ledgers (maxmemory-policy %s), and a limit whose ledger was evicted is put in "
             "quarantine; set: CONFIG SET maxmemory-policy noeviction",
             engine.address,
-            policy,
+            printable(policy),
         )
     replicas = read_info((yield command(b"INFO", b"replication"))).get("connected_slaves", "0")
     least = yield from setting("min-replicas-to-write")
