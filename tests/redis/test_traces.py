@@ -2,7 +2,8 @@
 
 The Lua that is played is the one that limiters' scripts are made of; only the frame around it is a test's own
 (`driver.lua`). A trace is cut into batches of random length, and the ledger is stored and opened again between them.
-Where a trace goes on under another rule, the stored ledger is brought under it as `reconfigure` does: read into the core's
+Where a trace goes on under another rule, the stored ledger is brought under it as `reconfigure` does: read into the
+core's
 ledger, adopted there, written back.
 """
 

@@ -1,6 +1,7 @@
 """A ledger of a server, read without its limiter.
 
-The layout is described at the top of `engines/redis/script/lua/header.lua`. The stored bytes are decoded into the core's own
+The layout is described at the top of `engines/redis/script/lua/header.lua`. The stored bytes are decoded into the
+core's own
 ledgers, so that nothing is computed here that the algorithms compute already.
 """
 

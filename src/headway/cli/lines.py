@@ -8,7 +8,8 @@ the input only when its turn has come and it will be written at once:
   a pipe   is read byte by byte up to the end of the line, where lines are few enough for that (`sparing`)
   others   (and pipes where lines are many) are read in blocks; lines that were read too early are counted and reported
 
-Ctrl-C may come between any two instructions, also between reading a line and writing it. The `SigintGuard` lets it through
+Ctrl-C may come between any two instructions, also between reading a line and writing it. The `SigintGuard` lets it
+through
 only where no line is in hand.
 """
 

@@ -1,6 +1,7 @@
 """How it is done for a shared ledger: two small loops that run an errand, one for threads and one for tasks.
 
-The twins of `headway.flows.drive`. What goes wrong with an effect is thrown into the errand, and whatever else ends it early
+The twins of `headway.flows.drive`. What goes wrong with an effect is thrown into the errand, and whatever else ends
+it early
 closes it: either way it gives back what it has.
 
 Who naps for the first time does not sleep yet, but looks again: it may have been called before its bell hung there.

@@ -50,7 +50,8 @@ def acquire_flow(
 ) -> Flow[Acquire]:
     """From the ledger's first answer to `ask` until a permit may be spent, which is then returned.
 
-    Raises `DeadlinePassed` when `deadline` comes first, and at once when `most` wait already. Whatever ends it earlier (a
+    Raises `DeadlinePassed` when `deadline` comes first, and at once when `most` wait already. Whatever ends it
+    earlier (a
     cancellation, Ctrl-C) gives back what it has: a place in the queue, or a slot.
     """
     registry = acquire.ledger.registry

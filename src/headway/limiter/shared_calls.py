@@ -1,6 +1,7 @@
 """The hot half of a limiter whose ledgers are elsewhere: the verbs of every call, waiting, and the counting of ends.
 
-`headway.limiter.local` asks a ledger in this process; here asking takes time, and may fail. The verbs for threads and for tasks
+`headway.limiter.local` asks a ledger in this process; here asking takes time, and may fail. The verbs for threads
+and for tasks
 share all but the line that asks: another generator or coroutine between them would cost more than it says. Whatever
 ends a question early comes to one place (`_unanswered`), which says who decides instead.
 """

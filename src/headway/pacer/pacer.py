@@ -1,6 +1,7 @@
 """`Pacer`: hold an operation rate for hours, and know how far behind schedule the work is.
 
-The verbs that are called often, and waiting, are in `headway.pacer.core`, which is compiled. Here is the rest: reading the
+The verbs that are called often, and waiting, are in `headway.pacer.core`, which is compiled. Here is the rest:
+reading the
 spec, changing the pace, looking, and going over items.
 """
 

@@ -8,7 +8,8 @@ that was busy last time also waits for the end of its turn: whoever was woken to
 
 A command whose answer was lost is sent again with its number, and the script gives its old answer. When the time is up
 before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the
-lane goes on as another stream, and the keeper finds out later what was granted to nobody (`UnknownOutcome`) and gives it back.
+lane goes on as another stream, and the keeper finds out later what was granted to nobody (`UnknownOutcome`) and
+gives it back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A limit was changed: its ledgers go on under the new rule, and what was taken stays taken.
 
 The server cannot do it. What becomes of permits, debts and promises under another rule is written once, in the core
-(`Ledger.reconfigure`), and some of it needs integers of any size. So whoever comes first with a newer version of a limit
+(`Ledger.reconfigure`), and some of it needs integers of any size. So whoever comes first with a newer version of a
+limit
 hears ADOPT, and it is the client that does it:
 
     read     the whole ledger, its meta data and the time, in one step (`lua/dump.lua`)

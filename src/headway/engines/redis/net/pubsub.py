@@ -3,7 +3,8 @@
 On one server that is one subscription for the whole process: `<namespace>:wake:<process>`, and `<namespace>:news` for
 what concerns everybody (pauses, losses). A cluster has more of them, see `shards.py`.
 
-An `PubSubConnection` is one connection that listens, and `Subscription` has one. It is used by one thread, the listener of
+An `PubSubConnection` is one connection that listens, and `Subscription` has one. It is used by one thread, the
+listener of
 `worker.py`; only `follow` comes from others. An ear that hears nothing for a while asks whether anybody is there: a
 server that was stopped does not end its connections. Then nobody else should wait for it either, so all connections to
 it are given up.
