@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from headway import AllOf, Concurrency, Limiter, Remote, Window
 from headway.cli.app import app
-from headway.cli.scanner import LedgerScanner
+from headway.engines.redis.inspection.scanner import LedgerScanner
 
 pytestmark = pytest.mark.realtime
 
@@ -39,12 +39,12 @@ def url(valkey):
 
 def counted(url, name, key=None):
     """As somebody sees it who only looks."""
-    return sum(view.abandoned for view in LedgerScanner(url).of(name, key))
+    return sum(view.abandoned for view in LedgerScanner(url, 2.0).of(name, key))
 
 
 def fields(valkey, limiter):
     """The counters that are stored in a root."""
-    root = limiter._registry.ledger((None,)).keys[0]
+    root = limiter._shared.ledgers.registry.ledger((None,)).keys[0]
     return {field: int(value) for field, value in valkey.client().hgetall(root).items() if field[:1] == b"a"}
 
 
@@ -125,7 +125,7 @@ def test_a_ledger_that_begins_anew_has_counted_none(valkey, url, name, kind, how
     elif how == "headway reset":
         assert CliRunner().invoke(app, ["reset", url, name, "--yes"]).exit_code == 0
     else:
-        client, root = valkey.client(), limiter._registry.ledger((None,)).keys[0]
+        client, root = valkey.client(), limiter._shared.ledgers.registry.ledger((None,)).keys[0]
         # Of the past, as a replica has it: it knows the count, but not the last commands.
         past = client.hget(root, "m")
         limiter.acquire().complete()

@@ -43,7 +43,9 @@ def test_the_clock_of_a_server_is_set_under_load(crew, make_server, make_clock, 
 
 
 def stated_quarantine(load, url):
-    registry = Limiter(load.limit, name=load.crew.name, engine=f"{url}?lease={LEASE}")._registry
+    registry = Limiter(
+        load.limit, name=load.crew.name, engine=f"{url}?lease={LEASE}"
+    )._shared.ledgers.registry
     return registry.quarantine(registry.ledger((None,)))[0] / 1e6
 
 

@@ -98,13 +98,13 @@ def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
     limiter = Limiter("2 concurrent", name=crew.name, engine=valkey.url)
 
     limiter.peek()
-    ledger = limiter._registry.ledger((None,))
+    ledger = limiter._shared.ledgers.registry.ledger((None,))
     one, other = (Acquire(ledger, (1,), WAIT) for _ in range(2))
     batcher = thread_batcher(ledger)
     batcher.queue.append(other)
     batcher.send(one)
     first, second = (new_shared_permit(limiter, acquire) for acquire in (one, other))
-    (lease,) = first._leases
+    (lease,) = first._decision.renewals
     assert lease.begin_renewal()
     sign = Renew(ledger, lease)
     first.complete()

@@ -384,7 +384,7 @@ def test_what_makes_no_sense_is_refused(server, name):
     for options in ({"name": name}, {}):
         with pytest.raises(headway.HeadwayError, match=r"^engine='http://somewhere' .* redis://"):
             Limiter("1/s", engine="http://somewhere", **options)
-    with pytest.raises(headway.HeadwayError, match=r"^engine='NoneType' .* give a URI"):
+    with pytest.raises(headway.HeadwayError, match=r"^engine=None .* give a URI"):
         Limiter("1/s", engine=None)
     with pytest.raises(headway.HeadwayError, match="seconds='soon' is not accepted; give seconds from 0 up"):
         Limiter("1/s", name=name, engine=server.url).pause("soon")  # type: ignore[arg-type]

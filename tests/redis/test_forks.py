@@ -196,7 +196,7 @@ def test_ctrl_c_in_the_middle_of_a_question(valkey, name, monkeypatch):
     limiter = Limiter("10 concurrent", name=name, engine=f"{valkey.url}?lease=30")
     watch = Limiter("10 concurrent", name=name, engine=f"{valkey.url}?lease=30", engine_timeout=1)
     limiter.acquire().complete()
-    pool = limiter._engine.pools()[0]
+    pool = limiter._shared._engine.pools()[0]
     take = pool.take
 
     class Interrupted:
@@ -276,7 +276,7 @@ def test_a_signal_at_every_moment_of_an_end(valkey, name):
     limiter.acquire().complete()
     chance = random.Random(1)
     asks = [limiter.acquire() for _ in range(2000)]
-    engine, posts = limiter._engine, limiter._engine.pools()[0].release_sender
+    engine, posts = limiter._shared._engine, limiter._shared._engine.pools()[0].release_sender
 
     class TooLong(Exception):
         pass
@@ -290,7 +290,7 @@ def test_a_signal_at_every_moment_of_an_end(valkey, name):
             with contextlib.suppress(TooLong):
                 try:
                     signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 2e-4))
-                    engine.post_now(Release(permit._call, COMPLETE))
+                    engine.post_now(Release(permit._decision, COMPLETE))
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)
     finally:

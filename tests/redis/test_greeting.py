@@ -16,9 +16,9 @@ from tests.redis.checks import check_verbs
 from tests.redis.servers import HOST, free_port
 
 from headway import Limiter
-from headway.engines.redis import open_engine
 from headway.engines.redis.net.acl import acl_line
 from headway.engines.redis.net.server_checks import server_checks
+from headway.engines.uri import open_engine
 from headway.errors import EngineUnavailable, InvalidArgument
 
 SECRET = "h0rse"

@@ -176,9 +176,9 @@ def test_close_reaches_who_is_about_to_wait(valkey, name, monkeypatch):
     def pool_of(ledger):
         monkeypatch.undo()
         limiter.close()
-        return limiter._engine.pool_of(ledger)
+        return limiter._shared._engine.pool_of(ledger)
 
-    monkeypatch.setattr(limiter._engine, "pool_of", pool_of)
+    monkeypatch.setattr(limiter._shared._engine, "pool_of", pool_of)
     callers = Callers(limiter.acquire)
     assert [type(outcome) for outcome in callers.join()] == [LimiterClosed]
     watch = Limiter("1 concurrent", name=name, engine=valkey.url)

@@ -25,11 +25,13 @@ class Sleepers:
         self.threads: list[threading.Thread] = []
 
     def send(self, number, key=None):
-        before = len(self.limiter._registry.waiters)
+        before = len(self.limiter._shared.ledgers.registry.waiters)
         for _ in range(number):
             self.threads.append(threading.Thread(target=self._go, args=(key,)))
             self.threads[-1].start()
-        eventually(lambda: len(self.limiter._registry.waiters) == before + number, "those who sleep")
+        eventually(
+            lambda: len(self.limiter._shared.ledgers.registry.waiters) == before + number, "those who sleep"
+        )
 
     def _go(self, key):
         self.limiter.acquire(key, timeout=60)
@@ -163,7 +165,7 @@ def test_who_is_recalled_and_cancelled_before_it_asks_anew_gives_its_slot_back(m
     async def main():
         limiter.acquire()
         task = asyncio.create_task(limiter.acquire_async(timeout=500))
-        ledger = limiter._registry.ledger((None,))
+        ledger = limiter._shared.ledgers.registry.ledger((None,))
         while not ledger.sleepers:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         [acquire] = ledger.sleepers
@@ -182,7 +184,7 @@ def test_who_is_recalled_while_another_asks_gives_its_slot_back_with_its_own_que
     limiter.acquire()
     sleepers = Sleepers(limiter)
     sleepers.send(1)
-    ledger = limiter._registry.ledger((None,))
+    ledger = limiter._shared.ledgers.registry.ledger((None,))
     eventually(lambda: ledger.sleepers, "one who sleeps")
     batcher = thread_batcher(ledger)
     with batcher.lock:

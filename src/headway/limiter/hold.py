@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from headway.outcome import Proof, check_proof
 
 if TYPE_CHECKING:
-    from headway.limiter.local import Cost, Key, LocalLimiter, Timeout
+    from headway.limiter.local import LocalLimiter
     from headway.limiter.permits import Permit
+    from headway.limiter.request_input import Cost, Key, Timeout
 
 
 class Hold:

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 from hiredis import ReplyError
 
 from headway.clock import SYSTEM
-from headway.engines import Engine as SharedEngine
+from headway.core.limits import Limit, Spacing
+from headway.core.rules import check_exact, rules_of
+from headway.engines import base
 from headway.engines.redis.client.background import BackgroundWorker
 from headway.engines.redis.client.releases import PendingRelease
 from headway.engines.redis.client.requests import Release
@@ -32,11 +34,12 @@ from headway.engines.redis.net.connectors import Connector, connectors_to
 from headway.engines.redis.net.pool import ServerPool
 from headway.engines.redis.net.pubsub import Subscription
 from headway.engines.redis.net.server_checks import server_checks
-from headway.engines.redis.script.protocol import command
-from headway.errors import EngineUnavailable
+from headway.engines.redis.script.protocol import TICK, command
+from headway.errors import EngineUnavailable, InvalidArgument, seconds_text
 from headway.printable import printable
 
 if TYPE_CHECKING:
+    from headway.core.ledger import Rule
     from headway.engines.redis.client.ledger_client import LedgerClient
     from headway.engines.redis.client.requests import Acquire, Request, Wakeup
     from headway.engines.redis.cluster.pause import ClusterPause
@@ -53,8 +56,10 @@ OUT_OF_ORDER = (
 """How the errors of a server begin that does not serve now, or not us."""
 
 
-class Engine(SharedEngine):
+class Engine(base.Engine):
     """Servers of Redis or Valkey that keep ledgers."""
+
+    tick_ns = TICK
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
         self.address = address.public
@@ -100,6 +105,43 @@ class Engine(SharedEngine):
         self._subscription = None
         for pool in self.pools():
             pool.reset()
+
+    # -- limiters ----------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, so that a new limiter needs another."""
+        return self.worker.stopped
+
+    def open(self, terms: base.LimiterTerms) -> base.Ledgers:
+        from headway.engines.redis.client.ledgers import RedisLedgers
+
+        return RedisLedgers(self, terms)
+
+    def rules_of(self, limit: Limit) -> tuple[Rule, ...]:
+        """The rules of a limit by the server's clock, in numbers that its scripts can compute with."""
+        rules = rules_of(limit, TICK, self.drift_ppm, TICK, self.lease_ns)
+        check_exact(rules)
+        return rules
+
+    def adapt(self, limit: Limit, *, measure: bool = True) -> Limit:
+        """A `Spacing` whose waiters may be a little late: waking up takes time, and so does the round trip."""
+        if not isinstance(limit, Spacing) or not limit.strict:
+            return limit
+        least = 2 * self.round_trip_ns(measure)
+        if limit.expire_after_ns is None:
+            allowance = max(limit.interval_ns // 100, least, 3_000_000)
+            return Spacing(
+                f"{limit.interval_ns}ns", max_reserved=limit.max_reserved, expire_after=f"{allowance}ns"
+            )
+        if limit.expire_after_ns < least:
+            raise InvalidArgument(
+                "expire_after",
+                limit.expire_after_ns / 1e9,
+                f"at least {seconds_text(least / 1e9)}, twice the round trip to {self.address}: "
+                "with less, every slot has expired before its holder hears of it",
+            )
+        return limit
 
     # -- names -------------------------------------------------------------------------------------------
 
@@ -321,7 +363,7 @@ class Engine(SharedEngine):
     def __reduce__(self) -> Any:
         if self._original is None:
             raise TypeError(f"{self!r} cannot be pickled, as a client cannot: name the engine by its URI")
-        from headway.engines.redis import open_engine
+        from headway.engines.uri import open_engine
 
         return open_engine, (self._original, self.timeout)
 

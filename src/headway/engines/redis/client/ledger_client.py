@@ -95,13 +95,12 @@ class ClockSample:
         return float(int(self.ticks + (later - self.sent) * (1 + drift) / TICK) + SLACK)
 
 
-class LimiterTerms:
+class LedgerTerms:
     """What every call has to know of its limiter, whatever the key; the rest of it is in `LimiterRegistry`."""
 
     __slots__ = (
         "clock",
         "clock_samples",
-        "default_request",
         "drift",
         "engine",
         "generation",
@@ -121,8 +120,6 @@ class LimiterTerms:
     sharded: float
     text: bytes
     timeout_ns: int
-    default_request: tuple[LedgerClient, tuple[int, ...]] | None
-    """The account and the costs of who has no key and wants one permit, once that has been found out."""
 
 
 class LedgerClient:
@@ -676,7 +673,7 @@ class RoundTrip:
             if whole
             else "",
         )
-        registry.emit("quarantine", ledger, ticks / 1e6)
+        registry.notify("quarantine", ledger.key, ticks / 1e6)
         return numbers(protocol.QUARANTINE, ticks, whole)
 
 

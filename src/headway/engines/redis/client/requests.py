@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headway.engines.redis.client.waiting import next_step
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK, numbers
 
@@ -20,6 +21,7 @@ except ImportError:
     from headway import _cython as cython
 
 if TYPE_CHECKING:
+    from headway.engines.base import Row, Step
     from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
 
 COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
@@ -31,19 +33,21 @@ NOTHING = numbers(protocol.POLL, 0)
 """A command of no consequence."""
 
 _once = threading.Lock()
+_process = os.getpid()
 
 
 def after_fork() -> None:
-    """In a forked child: a thread of its parent may have had the lock."""
-    global _once
+    """In a forked child: a thread of its parent may have had the lock, and permits taken so far are the parent's."""
+    global _once, _process
     _once = threading.Lock()
+    _process = os.getpid()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=after_fork)
 
-Row = tuple[float, float, float, float, float, float]
-"""Of one rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""
+RawRow = tuple[float, float, float, float, float, float]
+"""Of one rule, in ticks: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""
 
 
 def encode_batch(batch: list[Request], tickets: Iterator[int]) -> list[bytes]:
@@ -160,6 +164,8 @@ class Acquire(Request):
 
     __slots__ = (
         "__weakref__",
+        "asleep",
+        "checked",
         "costs",
         "due",
         "expires",
@@ -168,17 +174,20 @@ class Acquire(Request):
         "marks",
         "patience",
         "pause",
+        "process",
         "quarantine",
+        "raw_rows",
         "ready",
+        "renewals",
         "replied_at",
+        "resume_at",
         "returned",
-        "rows",
         "shift",
         "slot",
         "stood",
         "ticket",
         "verdict",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, ledger: LedgerClient, costs: tuple[int, ...], patience: int, longest: float = protocol.NEVER
@@ -191,20 +200,82 @@ class Acquire(Request):
         self.ticket = 0
         self.verdict = -1
         self.marks: tuple[float, ...] = ()
-        self.rows: list[Row] = []
+        self.raw_rows: list[RawRow] = []
+        self.renewals: list[Any] | None = None
         self.shift = self.due = self.quarantine = self.pause = self.halted = 0.0
-        self.slot = self.expires = self.ready = self.replied_at = 0
-        self.stood = self.returned = False
+        self.slot = self.expires = self.ready = self.replied_at = self.resume_at = 0
+        self.stood = self.returned = self.asleep = self.checked = False
+        self.process = _process
+
+    # -- what the front end sees (`base.Decision`) -------------------------------------------------------
+
+    @property
+    def rules(self) -> tuple[Any, ...]:
+        return self.ledger.rules
+
+    @property
+    def held(self) -> bool:
+        return self.ledger.held
+
+    @property
+    def revoked(self) -> bool:
+        return self.void
 
     def spendable(self) -> bool:
-        """Whether it is there now: not denied, not for later, and not for so long ago that it is another's by now."""
+        """Whether the permit may be spent now: it is not for later, and the answer was not so late that it expired."""
         if self.verdict != GRANTED or self.slot > self.replied_at:
             return False
-        now = self.ledger.registry.clock.now()
-        if now <= self.expires:
-            return True
-        self.replied_at = now
-        return False
+        return self.ledger.registry.clock.now() <= self.expires
+
+    def next_step(self) -> Step:
+        return next_step(self)
+
+    def wait_ns(self) -> int:
+        return max(0, self.slot + self.ledger.moved(self) - self.ledger.registry.clock.now())
+
+    def expires_in_ns(self) -> int:
+        until = self.expires + self.ledger.moved(self)
+        if self.renewals:
+            until = min(0 if renewal.lost else renewal.until for renewal in self.renewals)
+        return until - self.ledger.registry.clock.now()
+
+    def flight_ns(self) -> int:
+        return max(0, self.ledger.registry.clock.now() - self.slot)
+
+    def reserve_again_ns(self) -> int | None:
+        return self.ledger.registry.backoff(self)[0]
+
+    def rows(self) -> list[Row]:
+        return self.ledger.registry.rows(self.ledger, self.raw_rows)
+
+    def reason(self) -> str:
+        if self.quarantine > 0:
+            return "quarantine"
+        return "paused" if self.pause > 0 else "limit"
+
+    def in_doubt(self) -> float:
+        return max(0.0, -self.quarantine) * TICK / 1e9
+
+    def drop(self) -> None:
+        # Nothing is sent from a finalizer: a window's permit comes back when its transit is over, and the background
+        # worker releases leases that were dropped.
+        for renewal in self.renewals or ():
+            renewal.dropped = True
+
+    # -- waiting -----------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        """Sleep until a promised slot, and be told of what may move it."""
+        self.asleep = True
+        self.ledger.sleep(self)
+
+    def wake_up(self) -> None:
+        """It does not sleep any more."""
+        if self.asleep:
+            self.asleep = False
+            self.ledger.sleepers.discard(self)
+
+    # -- what the ledger says ----------------------------------------------------------------------------
 
     def said(self, times: int) -> bytes:
         """The command, for so many who want the same."""
@@ -238,7 +309,7 @@ class Acquire(Request):
             return position + 2
         if verdict == protocol.DENIED:
             self.shift, self.halted = round_trip.shift, round_trip.held_up_until()
-            self.rows, position = rows_of(said, position + 1, width)
+            self.raw_rows, position = rows_of(said, position + 1, width)
             return position
         return position + 1
 
@@ -316,7 +387,7 @@ class Acquire(Request):
         """Nobody waits for it any more, whatever has become of it."""
         self.orphan = True
         ledger = self.ledger
-        ledger.sleepers.discard(self)
+        self.wake_up()
         if self.verdict == protocol.GRANTED:
             if self.void:
                 ledger.registry.engine.flush(
@@ -326,6 +397,11 @@ class Acquire(Request):
                 self.give_back()
         elif ledger.standing.pop(self.ticket, None) is not None:
             ledger.post(Withdraw(self))
+
+
+def taken_here(acquire: Acquire) -> bool:
+    """Whether this process took the permit. What a forked child does with its copy of a permit releases nothing."""
+    return acquire.process == _process
 
 
 class Release(Request):
@@ -460,21 +536,30 @@ class Renew(Request):
 class Peek(Request):
     """How things stand."""
 
-    __slots__ = ("quarantine", "rows", "width")
+    __slots__ = ("quarantine", "raw_rows", "width")
 
     def __init__(self, ledger: LedgerClient, costs: tuple[int, ...]) -> None:
         Request.__init__(self, ledger, numbers(protocol.PEEK, *costs))
         self.width = len(costs)
-        self.rows: list[Row] = []
+        self.raw_rows: list[RawRow] = []
         self.quarantine = 0.0
 
     def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
         self.done = True
         self.quarantine = round_trip.quarantine
-        self.rows, position = rows_of(said, position, self.width)
+        self.raw_rows, position = rows_of(said, position, self.width)
         return position
 
+    def rows(self) -> list[Row]:
+        return self.ledger.registry.rows(self.ledger, self.raw_rows)
 
-def rows_of(said: tuple[float, ...], position: int, width: int) -> tuple[list[Row], int]:
+    def reason(self) -> str:
+        return "quarantine" if self.quarantine > 0 else "limit"
+
+    def in_doubt(self) -> float:
+        return max(0.0, -self.quarantine) * TICK / 1e9
+
+
+def rows_of(said: tuple[float, ...], position: int, width: int) -> tuple[list[RawRow], int]:
     end = position + 6 * width
     return [said[at : at + 6] for at in range(position, end, 6)], end  # type: ignore[misc]
