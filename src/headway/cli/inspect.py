@@ -245,12 +245,12 @@ class Company:
         fields, queue, self.granted, self.ttl_ms = register.ask(
             place,
             command(b"HKEYS", root),
-            command(b"LRANGE", root + b":q", b"0", b"%d" % (QUEUE - 1)),
+            command(b"ZRANGE", root + b":q", b"0", b"%d" % (QUEUE - 1)),
             command(b"HLEN", root + b":g"),
             command(b"PTTL", root),
         )
         self.meta, self.now = view.meta, view.now
-        self.waiting = Counter(entry[:12].decode(errors="replace") for entry in queue)
+        self.waiting = Counter(entry[-20:-8].decode(errors="replace") for entry in queue)
         names = [field for field in fields if field[:1] == b"c"]
         said = register.ask(place, *(command(b"HGET", root, name) for name in names))
         self.streams = {

@@ -107,16 +107,21 @@ def served(acquire: Acquire, deadline: int | None) -> Flow[bool]:
 
 
 def wait_in_queue(acquire: Acquire, deadline: int | None) -> Flow[None]:
-    """In the ledger's queue, until called. A message may get lost, so the ledger is asked when it should have come."""
+    """In the ledger's queue, until called. A message may get lost, so the keeper polls for all waiters of an account; a
+    waiter does so by itself only where no keeper has for long, as in a process that may have no more threads."""
+    ledger = acquire.ledger
+    lease = ledger.registry.lease_ns
+    now = acquire.replied_at
     while acquire.verdict == STANDING and not acquire.void:
-        until = acquire.ready if deadline is None else min(acquire.ready, deadline)
-        now = yield Park(acquire, until)
+        later = now + lease * 2 // 3
+        now = yield Park(acquire, later if deadline is None else min(later, deadline))
         if acquire.verdict != STANDING or acquire.void:
             return
         if deadline is not None and now >= deadline:
             raise DeadlinePassed
-        if now >= acquire.ready:
-            yield Send(PollQueue(acquire.ledger))
+        if now - ledger.visited > lease // 2:
+            ledger.visited = now
+            yield Send(PollQueue(ledger))
 
 
 def sleep_to_slot(acquire: Acquire) -> Flow[None]:

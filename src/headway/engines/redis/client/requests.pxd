@@ -53,7 +53,7 @@ cdef class Request:
 cdef class Acquire(Request):
     cdef public tuple costs, marks
     cdef public object rows
-    cdef public long long expires, replied_at, ready, slot, ticket
+    cdef public long long expires, replied_at, slot, ticket
     cdef public double due, halted, longest, pause, quarantine, shift
     cdef public int patience, verdict
     cdef public bint returned, stood
