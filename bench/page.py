@@ -43,6 +43,10 @@ METHOD = """\
 - On Redis, all sides talk to one private Valkey on TCP loopback, without persistence; "raw INCR" is redis-py with
   hiredis. A Window's decision is acquired and completed. Script calls are counted by the server itself. Uses are
   audited in the workers, between grant and hand-back, on the monotonic clock that all processes of a machine share.
+- A crowd on a shared ledger has the default options, each a private server of its own. Of the provable ceiling (every
+  permit used once per gap), the share is the gap over the mean time from each use to the n-th after it, measured for
+  eight seconds while all wait; then all leave. Scripts are timed by the server (`SLOWLOG`, wall time: on a busy machine
+  that includes what other programs take), `PING` is asked every 2 ms by another process.
 
 ## Again, on your machine
 

@@ -102,7 +102,11 @@ def test_imports_point_down():
         ("core/__init__.py", "from ..flows import drive", "'flows' is above 'core'"),
         ("flows/local.py", "import headway.limiter", "'limiter' is above 'flows'"),
         ("limiter/shared.py", "from headway.engines.redis import Engine", "only through engines/base.py"),
-        ("cli/top.py", "def late():\n    from headway.engines.redis import scanner", "only through engines/base.py"),
+        (
+            "cli/top.py",
+            "def late():\n    from headway.engines.redis import scanner",
+            "only through engines/base.py",
+        ),
         ("engines/uri.py", "import headway.engines.redis", "only through engines/base.py"),
         ("helpers.py", "", "'helpers' has no layer"),
     ],

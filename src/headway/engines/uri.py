@@ -28,7 +28,7 @@ SCHEMES = dict.fromkeys(
 NEEDS = {_REDIS: (("redis", "hiredis"), "pip install 'redis[hiredis]'")}
 """What a package imports that may not be installed, and how to get it."""
 
-SHARED = "redis://, redis+sentinel://, redis+cluster://, unix://, embedded:// (rediss for TLS, valkey in place of redis)"
+SHARED = "redis://, redis+sentinel://, redis+cluster://, unix://, embedded:// (rediss for TLS, or valkey for redis)"
 KNOWN = f"memory://, {SHARED}"
 HOST = r"(?:\[[^][@/]*\]|[^][:@/]*)(?::\d{1,5})?"
 HOSTS = re.compile(f"{HOST}(?:,{HOST})*")

@@ -93,7 +93,7 @@ class Engine(base.Engine):
         self.wake = self.namespace.encode() + b":wake:" + self.process
         self.news = self.namespace.encode() + b":news"
         self.waiting: weakref.WeakValueDictionary[int, Acquire] = weakref.WeakValueDictionary()
-        self._early: dict[int, Wakeup | None] = {}
+        self._early: dict[int, Wakeup] = {}
         # Accounts with ends that wait for a question to travel with.
         self.deferred: set[LedgerClient] = set()
         self.worker = BackgroundWorker(self)
@@ -231,16 +231,21 @@ class Engine(base.Engine):
         """Say something without waiting for an answer; never blocks, never raises.
 
         What nobody waits for travels with the next question, if one comes soon: within this turn of the event loop, or
-        within a millisecond. Not the first end that the threads of a process have: it may be the only one, as in a
-        child that is forked for each job and ends by `os._exit`, where nobody comes to post it.
+        within a millisecond; what has come together until then is posted together. A thread does not leave an end for
+        later that a waiter waits for, nor the first one of its process: that may be the only one, as in a child that
+        is forked for each job and ends by `os._exit`, where nobody comes to post it.
         """
         ledger = request.ledger
         if ledger.compacted:
             # What was given back is to be found by the next question, which travels from another account.
             ledger = request.ledger = ledger.registry.successor(ledger, request.epoch)
         loop = asyncio._get_running_loop()
-        first = loop is None and self.pool_of(ledger).release_sender.wire is None
-        if type(request) is not Release or ledger.waiting or ledger.standing or first:
+        if loop is None and (
+            type(request) is not Release
+            or ledger.waiting
+            or ledger.standing
+            or self.pool_of(ledger).release_sender.wire is None
+        ):
             self.post_now(request)
             return
         ledger.ends.append(request)
@@ -257,12 +262,12 @@ class Engine(base.Engine):
         """Post what has not travelled with a question by now."""
         self.deferred.discard(ledger)
         while ends := ledger.take_ends():
-            for request in ends:
-                self.post_now(request)
+            self.post_now(*ends)
 
-    def post_now(self, request: Request) -> None:
-        posts = self.pool_of(request.ledger).release_sender
-        posts.post(PendingRelease(request))
+    def post_now(self, *requests: Request) -> None:
+        """Requests of one account and one epoch, in one command."""
+        posts = self.pool_of(requests[0].ledger).release_sender
+        posts.post(PendingRelease(*requests))
         self.worker.flush()
         if posts.wire is None:
             self.worker.wake()
@@ -284,11 +289,11 @@ class Engine(base.Engine):
             self._subscription.follow(acquire.ledger)
         # Last: from now on it can be called.
         self.waiting[acquire.ticket] = acquire
-        if acquire.ticket in self._early:
-            self.call(acquire.ticket, self._early.pop(acquire.ticket, None))
+        if acquire.ticket in self._early and (early := self._early.pop(acquire.ticket, None)) is not None:
+            self.call(acquire.ticket, early)
 
-    def call(self, ticket: int, call: Wakeup | None) -> None:
-        """Somebody's turn has come; None: it may have come, or comes sooner than it was told.
+    def call(self, ticket: int, call: Wakeup) -> None:
+        """A waiter's turn has come; or, where the call has no marks, the time to poll for it is known.
 
         The message may overtake the answer that it has to wait at all.
         """
@@ -303,11 +308,10 @@ class Engine(base.Engine):
                 return
             self._early.pop(ticket, None)
         ledger = acquire.ledger
-        if call is None:
-            ledger.visited = 0
-            self.worker.wake()
-            return
         at = ledger.registry.clock.now()
+        if not call.marks:
+            self.worker.plan_poll(ledger, at + ledger.registry.stretched(call.slot - call.now))
+            return
         granted = ledger.registry.local_time(ledger, call.now, at)
         acquire.called(call.slot - call.now, call.marks, call.epoch, granted, at)
 

@@ -58,13 +58,13 @@ cdef class LedgerTerms:
 
 cdef class LedgerClient:
     cdef public LedgerTerms registry
-    cdef public object release_stream, pause_state, key, batchers, last_loop_batcher, standing, sleepers, leases, rules, script, spare, ends
+    cdef public object release_stream, pause_state, key, batchers, last_loop_batcher, standing, sleepers, leases, rota, rules, script, spare, ends
     cdef public tuple keys, front, lookup_keys
     cdef public bytes epoch, ident, opening, over, reopening, packed, text
     cdef public dict framed
     cdef public list leased
     cdef public double halted, seq, shift, waiting
-    cdef public long long allowance_ns, expires, replied_at, seen, visited
+    cdef public long long allowance_ns, expires, replied_at, poll_at, seen, visited
     cdef public Py_ssize_t parts, width
     cdef public bint can_queue, held, compacted, restless, was_compacted, uses_wall_clock
     cdef object __weakref__

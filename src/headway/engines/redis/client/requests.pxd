@@ -54,7 +54,7 @@ cdef class Request:
 cdef class Acquire(Request):
     cdef public tuple costs, marks
     cdef public object raw_rows, renewals
-    cdef public long long expires, process, ready, replied_at, resume_at, slot, ticket
+    cdef public long long expires, process, replied_at, resume_at, slot, ticket
     cdef public double due, halted, longest, pause, quarantine, shift
     cdef public int patience, verdict
     cdef public bint asleep, checked, returned, stood

@@ -29,8 +29,12 @@ COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
 # C values where this file is compiled.
 GRANTED, SEVERAL = protocol.GRANTED, protocol.SEVERAL
 
-NOTHING = numbers(protocol.POLL, 0)
+NOTHING = numbers(protocol.ECHO)
 """A command of no consequence."""
+NEVER_SAID = -float((1 << 52) + 1)
+"""A number that no other command answers with."""
+AGAIN = 1_000_000
+"""Nanoseconds between two polls for the waiters of one account, at least."""
 
 _once = threading.Lock()
 _process = os.getpid()
@@ -151,7 +155,7 @@ class Request:
 
 
 class Wakeup(NamedTuple):
-    """The message that somebody's turn has come, in the server's time."""
+    """The message that a waiter's turn has come, in the server's time; without marks, when to poll for it."""
 
     epoch: bytes
     now: float
@@ -177,7 +181,6 @@ class Acquire(Request):
         "process",
         "quarantine",
         "raw_rows",
-        "ready",
         "renewals",
         "replied_at",
         "resume_at",
@@ -203,7 +206,7 @@ class Acquire(Request):
         self.raw_rows: list[RawRow] = []
         self.renewals: list[Any] | None = None
         self.shift = self.due = self.quarantine = self.pause = self.halted = 0.0
-        self.slot = self.expires = self.ready = self.replied_at = self.resume_at = 0
+        self.slot = self.expires = self.replied_at = self.resume_at = 0
         self.stood = self.returned = self.asleep = self.checked = False
         self.process = _process
 
@@ -324,15 +327,16 @@ class Acquire(Request):
             self.give_back()
 
     def stands(self, round_trip: RoundTrip, wait: float) -> None:
-        """It stands in the ledger's queue, and can be expected to be called after `wait`."""
+        """It stands in the ledger's queue, which is to be polled after `wait`."""
         ledger = self.ledger
         self.stood = True
-        self.ready = round_trip.received + ledger.registry.stretched(wait)
+        if ledger.standing.get(self.ticket) is self:
+            return
+        self.epoch = round_trip.reply_epoch
         if self.orphan:
             ledger.post(Withdraw(self))
-        elif ledger.standing.get(self.ticket) is not self:
-            self.epoch = round_trip.reply_epoch
-            ledger.stand(self)
+        else:
+            ledger.stand(self, round_trip.received + ledger.registry.stretched(wait))
             if self.orphan:
                 self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
 
@@ -449,23 +453,26 @@ class Withdraw(Request):
 
 
 class PollQueue(Request):
-    """What has become of those who stand; also a sign of life, and a look at pauses and losses."""
+    """What has become of waiters; also a sign of life, and a look at pauses and losses. It asks after some of them, and
+    serves all: the rest is called by messages, or is among the oldest next time."""
 
     __slots__ = ("asks",)
 
     def __init__(self, ledger: LedgerClient) -> None:
-        self.asks = list(ledger.standing.values())
+        self.asks = ledger.some_waiters()
         Request.__init__(
             self, ledger, numbers(protocol.POLL, len(self.asks), *[acquire.ticket for acquire in self.asks])
         )
 
     def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
         self.done = True
+        missed = False
         for acquire in self.asks:
             verdict = said[position]
             if verdict == protocol.GRANTED:
                 end = position + 2 + 2 * len(acquire.costs)
                 epoch, sent, received = round_trip.reply_epoch, round_trip.since, round_trip.received
+                missed = True
                 acquire.called(said[position + 1], said[position + 2 : end], epoch, sent, received)
                 if (acquire.orphan or acquire.void) and acquire.verdict == protocol.STANDING:
                     # It gave its place back or asked anew, but not before it was called: what it was given is with us,
@@ -476,39 +483,38 @@ class PollQueue(Request):
                     acquire.give_back()
                 position = end
             elif verdict == protocol.STANDING:
-                before = acquire.ready
-                acquire.ready = round_trip.received + self.ledger.registry.stretched(said[position + 1])
-                if acquire.ready < before:
-                    acquire.wake()  # it sleeps until the time that it knew
-                position += 2
+                position += 1
             else:
                 position += 1
                 # Not there and not granted, unless the listener was faster: it has to ask again.
                 if self.ledger.standing.pop(acquire.ticket, None) is not None:
                     acquire.void = True
                     acquire.wake()
-        return position
+        ledger = self.ledger
+        if ledger.standing:
+            # If messages were missed, those who are the oldest now may have been granted theirs, too.
+            wait = 0 if missed else max(AGAIN, ledger.registry.stretched(said[position]))
+            ledger.registry.engine.worker.plan_poll(ledger, round_trip.received + wait)
+        return position + 1
 
 
 class OutcomeProbe(Request):
     """Of no consequence itself, under the number of a command whose answer was lost: that comes, or one of its own.
 
-    Not every command has something to say (ends have not), so an empty answer would not tell. It asks after tickets
-    that nobody has, and hears as many zeros: one more than the batch asked after, as those may be gone, too.
+    Not every command has something to say (ends have not), so an empty answer would not tell: its own is a number that
+    no other command says.
     """
 
-    __slots__ = ("batch", "own")
+    __slots__ = ("batch",)
 
     def __init__(self, ledger: LedgerClient, batch: list[Request]) -> None:
-        tickets = 1 + sum(len(request.asks) for request in batch if isinstance(request, PollQueue))
-        Request.__init__(self, ledger, numbers(protocol.POLL, tickets, *(0,) * tickets))
+        Request.__init__(self, ledger, numbers(protocol.ECHO, NEVER_SAID))
         self.batch = batch
-        self.own = (0.0,) * tickets
 
     def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
         self.done = True
         for request in self.batch:
-            if said != self.own:
+            if said != (NEVER_SAID,):
                 position = request.apply_reply(round_trip, said, position)
             else:
                 request.unheard()

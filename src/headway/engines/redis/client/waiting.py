@@ -1,7 +1,7 @@
 """What a waiter does next, by the last answer of its ledger.
 
 A request that was not granted at once waits in one of four ways. It stands in the ledger's queue until it is woken; a
-message may get lost, so the ledger is asked when the message should have come. It sleeps until a promised slot; the
+message may get lost, so the background worker polls for all waiters. It sleeps until a promised slot; the
 promise may be recalled, and the clocks of client and server drift apart, so a long sleep ends early and the slot is
 computed anew. It sits out a pause of the whole limiter, in which a key's ledger promises nothing. Or too many slots are
 reserved already, and it comes back later, with full jitter so that not all waiters come back at once.
@@ -36,10 +36,20 @@ def next_step(acquire: Acquire) -> Step:
 
 
 def _in_queue(acquire: Acquire) -> Step:
+    """The background worker polls for all waiters of a ledger. A waiter does so by itself only where no worker has for
+    long, as in a process that may have no more threads."""
     if acquire.void:
         return ACQUIRE_AGAIN
-    left = acquire.ready - acquire.ledger.registry.clock.now()
-    return Step(Action.WAIT, left) if left > 0 else CHECK
+    ledger = acquire.ledger
+    lease = ledger.registry.lease_ns
+    now = ledger.registry.clock.now()
+    if now >= acquire.resume_at > 0 and now - ledger.visited > lease // 2:
+        ledger.visited = now
+        acquire.resume_at = 0
+        return CHECK
+    if now >= acquire.resume_at:
+        acquire.resume_at = now + lease * 2 // 3
+    return Step(Action.WAIT, acquire.resume_at - now)
 
 
 def _until_slot(acquire: Acquire) -> Step:

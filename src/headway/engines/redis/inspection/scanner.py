@@ -160,7 +160,7 @@ class LedgerScanner:
         fields, queue, granted, ttl_ms = self.ask(
             pool,
             command(b"HKEYS", root),
-            command(b"LRANGE", root + b":q", b"0", b"%d" % (QUEUE - 1)),
+            command(b"ZRANGE", root + b":q", b"0", b"%d" % (QUEUE - 1)),
             command(b"HLEN", root + b":g"),
             command(b"PTTL", root),
         )
@@ -170,7 +170,7 @@ class LedgerScanner:
         return LedgerClients(
             epoch=f"{text_of(epoch[:16])}#{unpack_from('<d', epoch, 16)[0]:.0f}",
             server=text_of(view.meta.server),
-            waiting=dict(Counter(text_of(entry[:12]) for entry in queue)),
+            waiting=dict(Counter(text_of(entry[-20:-8]) for entry in queue)),
             granted=granted,
             streams={
                 text_of(name[1:]): int(unpack_from("<d", answer, 8)[0])

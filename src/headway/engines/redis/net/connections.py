@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from functools import partial
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
 from struct import pack
 from time import monotonic_ns
@@ -30,6 +31,7 @@ from redis.exceptions import InvalidResponse
 from redis.exceptions import ResponseError as Refused
 from redis.exceptions import TimeoutError as TooLate
 
+from headway.clock import wake
 from headway.engines.redis.script.protocol import command
 
 if TYPE_CHECKING:
@@ -45,7 +47,13 @@ BUSY = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWrit
 ROOM = 16384
 """Bytes to read an answer into; a longer one comes in parts."""
 NEVER = float("inf")
+STALL = 0.02
+"""Seconds by which a timer is late if the event loop was busy with something else."""
 AT_ONCE = (False,)
+MOST_PENDING = 64
+"""Commands of an event loop that are sent before the first of them is answered."""
+MOST_UNDER_WAY = 128
+"""Requests in letters that are written before the first of them is answered: the server is to have time for them."""
 
 WHO = command(b"INFO", b"server") + command(b"INFO", b"replication")
 
@@ -175,6 +183,8 @@ class ReplyProtocol(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.wire.broken = error
             self.wire.close()
+        if self.wire.backlog:
+            self.wire.resume()
 
     def connection_lost(self, error: BaseException | None) -> None:
         if not isinstance(error, CONNECTION_ERRORS):
@@ -195,7 +205,8 @@ class LoopConnection:
     """
 
     __slots__ = (
-        "_due", "_end", "_timer", "_writer", "broken", "connection", "ident", "loop", "pending", "pool", "transport",
+        "_due", "_end", "_late", "_timer", "_writer", "backlog", "broken", "connection", "ident", "loop", "made_by",
+        "pending", "pool", "transport",
     )  # fmt: skip
 
     def __init__(self, pool: ServerPool, loop: asyncio.AbstractEventLoop) -> None:
@@ -205,12 +216,18 @@ class LoopConnection:
         self.transport: Any = None
         self._writer: Any = None
         self.ident = b""
+        # Until when it has to be made, on the loop's clock.
+        self.made_by = 0.0
         self.pending: deque[Any] = deque()
+        # What to call when there is room for another command.
+        self.backlog: deque[Callable[[], object]] = deque()
         self.broken: BaseException | None = None
         self._end: AsyncGenerator[None, None] | None = None
         # When the timer looks for those whose time is up; NEVER: nobody waits.
         self._due = NEVER
         self._timer: asyncio.TimerHandle | None = None
+        # Whose time was up when the loop had been busy.
+        self._late: Any = None
 
     async def open(self, timeout: float, deadline: float) -> None:  # noqa: ASYNC109 - redis-py keeps it
         """Connect, and learn who answers, before `deadline` on the loop's clock."""
@@ -271,18 +288,45 @@ class LoopConnection:
     def _look_at_the_clock(self) -> None:
         self._timer, self._due = None, NEVER
         if self.pending:
-            due = min(hearer.deadline for hearer in self.pending)
-            if due <= self.loop.time():
+            due, now = min(hearer.deadline for hearer in self.pending), self.loop.time()
+            if due + STALL < now and self._late is not self.pending[0]:
+                # The loop was busy, and the answer may be there already: it is read first.
+                self._late = self.pending[0]
+                self._watch(now + STALL)
+            elif due <= now:
                 # Those who asked later have time left, and ask again on another connection.
                 self.fail(ConnectionError("it did not answer in time"))
                 self.close()
             else:
                 self._watch(due)
 
+    @property
+    def full(self) -> bool:
+        """Whether as much is under way as the server can answer soon: a time-out begins when a command is sent."""
+        return len(self.pending) >= MOST_PENDING
+
+    async def room(self) -> None:
+        """Wait until there is room for another command, or until the connection has failed."""
+        while self.full and self.broken is None:
+            free = self.loop.create_future()
+            self.backlog.append(partial(wake, free))
+            await free
+
+    def resume(self) -> None:
+        """Answers came: let as many send as there is room for."""
+        for _ in range(min(len(self.backlog), MOST_PENDING - len(self.pending))):
+            self.backlog.popleft()()
+        if self.backlog and not self.full:
+            # Some send in their own turn of the loop, and some had nothing to send any more.
+            self.loop.call_soon(self.resume)
+
     def fail(self, error: BaseException) -> None:
         self.broken = self.broken or error
         while self.pending:
             self.pending.popleft().on_error(error)
+        while self.backlog:
+            with suppress(RuntimeError):  # the loop was closed
+                self.loop.call_soon(self.backlog.popleft())
 
     def close(self) -> None:
         """Never to be used again; whoever waits for an answer hears that there will be none."""
@@ -306,13 +350,16 @@ class ReleaseSender:
         self.order = threading.RLock()
         self.wire: Connection | None = None
         self.unheard: deque[Any] = deque()
+        # How many requests are under way on this connection.
+        self.under_way = 0
         # The streams of letters, by account.
         self.streams: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def post(self, release: Any) -> None:
         """Write now if that is possible at once; otherwise the keeper will."""
         with self.order:
-            self._box_of(release).line_up(release, self.unheard)
+            if not (self.unheard and self.unheard[-1].join(release)):
+                self._box_of(release).line_up(release, self.unheard)
         if self.wire is None:
             self._if_free(self._borrow)
         # Who finds the lock taken leaves its letter to who has it, and that one looks again after giving it back.
@@ -371,7 +418,7 @@ class ReleaseSender:
                 if again and not release.copies:
                     self._box_of(release).stamp(release)
         connection.socket.settimeout(0)
-        self.wire = connection
+        self.wire, self.under_way = connection, 0
         return connection
 
     def _unwritten(self) -> bool:
@@ -389,14 +436,18 @@ class ReleaseSender:
             self._count(connection)
         for release in list(self.unheard):
             if not release.written:
+                if self.under_way >= MOST_UNDER_WAY:
+                    return False
+                with self.order:
+                    release.copies += 1  # from now on it takes no other along
                 payload = release.payload(connection.ident)
-                release.copies += 1
                 try:
                     sent = connection.socket.send(payload)
                 except BUSY:
                     release.copies -= 1
                     return False
                 release.written = True
+                self.under_way += len(release.requests)
                 if sent < len(payload):
                     connection.socket.settimeout(self.pool.engine.timeout)
                     connection.socket.sendall(payload[sent:])
@@ -414,7 +465,14 @@ class ReleaseSender:
             raise ConnectionError("the server closed the connection")
         reader.feed(data)
         while (answer := reader.gets()) is not False:
-            self.unheard.popleft().answered(answer)
+            release = self.unheard.popleft()
+            self.under_way -= len(release.requests)
+            release.answered(answer)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a letter that can only be written when others were answered."""
+        return self.wire is not None and self._unwritten()
 
     def flush(self) -> None:
         """By the keeper: open what is closed, write what was not, count what came."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from headway.engines.redis.net.connections import (
     CONNECTION_ERRORS,
     NONSENSE,
+    STALL,
     Connection,
     LoopConnection,
     ReleaseSender,
@@ -177,18 +178,23 @@ class ServerPool:
             deadline = max(deadline, loop.time() + self.engine.timeout)
         else:
             self.engine.prepare()
-        connection = LoopConnection(self, loop)
-        try:
-            await connection.open(timeout_ns / 1e9, deadline)
+        while True:
+            connection = LoopConnection(self, loop)
+            connection.made_by = deadline
             try:
-                await self.engine.check_server_async(connection, deadline)
-            except BaseException:
-                connection.close()
-                raise
-        except CONNECTION_ERRORS as error:
-            raise unreachable(error) from error
-        self._wires[loop, timeout_ns] = connection
-        return connection
+                await connection.open(timeout_ns / 1e9, deadline)
+                try:
+                    await self.engine.check_server_async(connection, deadline)
+                except BaseException:
+                    connection.close()
+                    raise
+                self._wires[loop, timeout_ns] = connection
+                return connection
+            except CONNECTION_ERRORS as error:
+                if loop.time() < deadline + STALL or not is_timeout(error):
+                    raise unreachable(error) from error
+                # The loop was busy with something else, and not the server.
+                deadline = loop.time() + timeout_ns / 1e9
 
     def close(self) -> None:
         """Close what is not in use; a loop's connection is closed by its loop."""

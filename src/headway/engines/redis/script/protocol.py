@@ -27,7 +27,7 @@ NEVER = float(1 << 52)
 """Longer than any wait: where there is no deadline."""
 
 OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION = range(9)
-ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST = range(1, 11)
+ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO = range(1, 12)
 NOW, WAIT, RESERVE = range(3)
 """What TRY is for. In a pause of the whole limiter a key's ledger promises a time only to who reserves."""
 DENIED, GRANTED, STANDING, REFUSED, SEVERAL = 0, 1, 2, 3, 4

@@ -2,9 +2,9 @@
 --
 -- KEYS[1]  the root: a hash with the meta data, what each stream was told last, and (where the limiter has no metrics)
 --          the ledgers: s<i>, and a<i>, how many of its permits were abandoned; KEYS[2..]: one hash per metric's ledger.
---          All share the root's hash tag, as do the lists beside them: <key>:c<i> and :o<i> (runs of a window), <root>:q
---          (who waits; h<process and ticket> in the root is the time that one of them was told), <root>:g (granted, not
---          yet heard of). p<process> in the root is when one was heard of last, and its lease.
+--          All share the root's hash tag, as do the keys beside them: <key>:c<i> and :o<i> (lists: runs of a window), and
+--          the queue's <root>:q, :w, :h, :b and :g, of which queue.lua tells. p<process> in the root is when one was
+--          heard of last, and its lease.
 -- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream,
 --          least sequence number expected, lease, generation of the limits, number of rules, sharded channels or not
 -- ARGV[2]  the stream: 12 characters for the process, 4 for which of its streams
@@ -20,7 +20,7 @@
 -- short, and for so long the ledger is in doubt) and in a pause, sum of all shifts, how many wait, the epoch (24 characters), then what each command has to say. With any status but OK nothing has changed.
 
 local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION = 0, 1, 2, 3, 4, 5, 6, 7, 8
-local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local FORMAT, GRACE, RECORD = 1, 60000000, 72
 
 local root, stream, epoch_seen, ident = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
@@ -78,12 +78,19 @@ if stored[1] then
   names = string.sub(stored[1], 81) -- the epoch and the server
 end
 
+-- The queue's keys live as long as the root.
+local function keep_queue(ms)
+  for _, part in ipairs({':q', ':w', ':h', ':b'}) do
+    call('PEXPIRE', root .. part, ms)
+  end
+end
+
 -- Let the root live for so long; now and then, forget streams of processes that are gone.
 local function prolong(ticks)
   local ms = math.ceil(ticks / 1000) + 1
   call('PEXPIRE', root, ms)
   if waiting > 0 then
-    call('PEXPIRE', root .. ':q', ms)
+    keep_queue(ms)
   end
   -- In a rolling deploy there may be ledgers of rules that we do not have, and their lists live as long as the root.
   local i = count + 1
@@ -100,21 +107,12 @@ local function prolong(ticks)
     for i = 1, #found[2], 2 do
       local field, value = found[2][i], found[2][i + 1]
       local what = string.sub(field, 1, 1)
-      if what == 'c' or what == 'p' or what == 'h' then
+      if what == 'c' or what == 'p' then
         local when = unpack_from('<d', value, what == 'c' and 9 or 1)
         local of = what == 'p' and select(2, unpack_from('<dd', value)) or 0
         if when < now - math.max(5 * GRACE, of) then
           call('HDEL', root, field)
         end
-      end
-    end
-  end
-  -- Who has heard of its grant by a message may have nothing more to say, and one that crashed says nothing.
-  if can_queue and call('HLEN', root .. ':g') > 64 then
-    for _, field in ipairs(call('HKEYS', root .. ':g')) do
-      local _, slot = unpack_from('<dd', call('HGET', root .. ':g', field))
-      if slot < now - 4 * lease then
-        call('HDEL', root .. ':g', field)
       end
     end
   end
@@ -129,8 +127,11 @@ end
 -- ledger if there is only one.
 local said, from, done, only = {}, 8, 0, nil
 
--- Whether the queue's list was made just now, and has no time to live yet.
+-- Whether the queue was made just now, and has no time to live yet.
 local fresh_queue = false
+
+-- Messages to processes, by process: each is sent as one.
+local mail = {}
 
 -- Until when the whole limiter is paused.
 local halted = 0

@@ -51,8 +51,7 @@ if first[1] == QUARANTINE then
         call('DEL', KEYS[i] .. ':o' .. j)
       end
     end
-    call('DEL', root .. ':q')
-    call('DEL', root .. ':g')
+    call('DEL', root .. ':q', root .. ':w', root .. ':h', root .. ':b', root .. ':g')
     stored, only = {}, nil
     epoch, served_by = stream .. pack('<d', number), ident
     seq, last, paused, expires, waiting, shift, governed = 0, 0, 0, 0, 0, 0, generation
@@ -92,9 +91,9 @@ end
 local opened, trouble = {}, nil
 
 -- A ledger by its rule and key. `value` is what is stored of it: the rule it is kept by, the epoch of the root (where it
--- is not in the root itself: after a loss it is void), and its state. Ledgers of others in the queue are taken as they are;
--- if theirs are other rules than ours, nil where we cannot: nothing is stored, or a kind that this script does not have.
-local function open(i, key, value, others, foreign_rules)
+-- is not in the root itself: after a loss it is void), and its state. Those of others in the queue (`others`) are taken as
+-- they are stored; nil if nothing is, or a kind that this script does not have.
+local function open(i, key, value, others)
   local mine = string.sub(ARGV[5], (i - 1) * RECORD + 1, i * RECORD)
   local record, state, from = mine, nil, 1
   if value then
@@ -110,14 +109,14 @@ local function open(i, key, value, others, foreign_rules)
       end
     end
   end
-  if foreign_rules then
+  if others then
     if not state or not kinds[unpack_from('<d', record)] then
       return
     end
     mine = record
   end
   local kind = unpack_from('<d', mine)
-  local same, foreign = record == mine, foreign_rules
+  local same, foreign = record == mine, others
   if kind == 4 and not foreign then
     -- Of a calendar quota, the edges of its period are news with every call; but not those of another calendar.
     same = string.sub(record, 1, 32) == string.sub(mine, 1, 32)

@@ -14,7 +14,9 @@ call('HSET', KEYS[1], 'm', ARGV[2], 'l', ARGV[3])
 -- Clients rely on the ledger for as long as they were told, and no list may be gone while its ledger is there.
 local ms = math.max(tonumber(ARGV[4]), call('PTTL', KEYS[1]))
 call('PEXPIRE', KEYS[1], ms)
-call('PEXPIRE', KEYS[1] .. ':q', ms)
+for _, part in ipairs({':q', ':w', ':h', ':b'}) do
+  call('PEXPIRE', KEYS[1] .. part, ms)
+end
 
 local function write(list, runs)
   call('DEL', list)
