@@ -119,7 +119,7 @@ class Worker:
     def errors(self):
         return "".join(self._errors)
 
-    def apply_reply(self, within=PATIENCE):
+    def hear(self, within=PATIENCE):
         """The next thing that it says."""
         try:
             line = self._lines.get(timeout=within)

@@ -227,7 +227,7 @@ def test_a_stray_goes_by_the_newest_limit(valkey, name):
 def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
     limiter = Limiter("1/200ms" if end == "complete" else "1/min", name=name, engine=valkey.url, remote=True)
     limiter.acquire("other").cancel()  # the first end of a process is posted at once
-    eventually(lambda: limiter._shared._engine.redis_keys()[0].release_sender.wire, "it is posted")
+    eventually(lambda: limiter._shared._engine.pools()[0].release_sender.wire, "it is posted")
     permit = limiter.acquire("key")
     reduce_all(limiter)
     assert not limiter.try_acquire("key")

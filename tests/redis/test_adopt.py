@@ -72,7 +72,7 @@ def world(server):
 
 def send(client, packed):
     """A command as it travels, said by somebody else; the server knows the scripts."""
-    for name in ("dump", "adopt"):
+    for name in ("dump", "reconfigure"):
         client.script_load(plain_script(name).text)
     _, *parts = packed.split(b"\r\n$")
     return client.execute_command(*[part.partition(b"\r\n")[2].removesuffix(b"\r\n") for part in parts])

@@ -101,7 +101,7 @@ def test_the_last_words_of_a_process_may_be_late(crew, valkey, make_proxy):
     """As a child that is forked for each job says them: nobody is left who could say them again."""
     proxy = make_proxy(valkey)
     worker = crew.start(f"{proxy.url}?lease={LEASE}", LAST_WORDS)
-    assert worker.apply_reply() == "has it"
+    assert worker.hear() == "has it"
     proxy.delay(requests=0.2)
     worker.process.send_signal(signal.SIGUSR1)
     worker.join()

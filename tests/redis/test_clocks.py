@@ -156,11 +156,11 @@ def test_a_calendar_quota_goes_by_the_calendar_of_the_server(crew, valkey, make_
     wrong = make_clock()
     wrong.set(DAY - time.time() % DAY - 60)
     worker = crew.start(valkey.url, QUOTA, clock=wrong)
-    assert worker.apply_reply() == "used two"
+    assert worker.hear() == "used two"
     limiter = Limiter(FixedWindow(5, per="day"), name=crew.name, engine=valkey.url, max_quarantine=None)
     assert limiter.peek().remaining == 3
     valkey.client().flushall()
-    retry_after = float(worker.apply_reply())
+    retry_after = float(worker.hear())
     midnight = DAY - time.time() % DAY
     # Plus 5 %, what clocks may drift, and a tenth of a second; never before.
     assert midnight <= retry_after <= 1.06 * midnight + 2

@@ -189,7 +189,7 @@ def test_without_redis_py():
     script = "import sys; sys.modules['redis'] = None; import headway; headway.Limiter('1/s', name='x', engine='redis://:SECRET@db')"
     script = script.replace("SECRET", SECRET)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "pip install 'headway[redis]'" in done.stderr.splitlines()[-1]
+    assert "pip install 'redis[hiredis]'" in done.stderr.splitlines()[-1]
     assert SECRET not in done.stderr.splitlines()[-1]
 
 

@@ -108,8 +108,8 @@ say(os.waitpid(pid, 0)[1])
 os._exit(0)
 """,
     )
-    assert worker.apply_reply(5) == "granted"
-    assert worker.apply_reply(5) == "0"
+    assert worker.hear(5) == "granted"
+    assert worker.hear(5) == "0"
 
 
 # -- the collector ---------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ say("reserved")
 time.sleep(60)
 """,
     )
-    assert worker.apply_reply() == "reserved"
+    assert worker.hear() == "reserved"
     worker.kill()
     (begin,) = crew.uses()
     limiter = Limiter(limit, name=crew.name, engine=valkey.url)
@@ -138,7 +138,7 @@ def test_a_holder_that_was_stopped_inside_its_body(crew, valkey, too_long):
     transit, per = 2.0, 1.0
     limit = Window(3, per=per, remote=Remote(resolution=0, max_transit=transit))
     worker = crew.start(valkey.url, INSIDE.format(limit=limit))
-    assert worker.apply_reply() == "inside"
+    assert worker.hear() == "inside"
     limiter = Limiter(limit, name=crew.name, engine=valkey.url)
     if too_long:
         # All three are free again only when what it holds has been given up.
@@ -148,7 +148,7 @@ def test_a_holder_that_was_stopped_inside_its_body(crew, valkey, too_long):
         uses.append(time.monotonic())
         permit.complete()
     worker.cont()
-    assert worker.apply_reply() == "sent"
+    assert worker.hear() == "sent"
     worker.join()
     most = most_in_any(per, sorted(uses + crew.uses()))
     assert most == (4 if too_long else 3)

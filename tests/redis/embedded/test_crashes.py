@@ -70,7 +70,7 @@ def test_the_server_is_killed_and_exactly_one_starts_it_again_with_all_that_was_
         one.say("hammer('n')")
     time.sleep(0.5)
     os.kill(server, signal.SIGKILL)
-    acknowledged = sum(one.apply_reply() for one in users)
+    acknowledged = sum(one.hear() for one in users)
     assert acknowledged > 30
     runs = set(together(users, "revive()"))
     assert len(runs) == 1
