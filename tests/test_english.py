@@ -1,7 +1,7 @@
 """Plain English: the subject of a sentence is a named thing (the batcher, a waiter, the server), never a person.
 
-A sentence that begins with "Who comes late" or "Nobody waits" hides what acts. The check looks for the words themselves,
-in whatever place: "a caller who" is "a caller that", "nobody polls" is "no process polls". It reads Markdown pages,
+A sentence that begins with "Who comes late" or "Nobody waits" hides what acts. The check looks for the words
+themselves, in whatever place: "a caller who" is "a caller that", "nobody polls" is "no process polls". It reads Markdown pages,
 comments, docstrings and all other strings of Python (messages among them), comments of Lua, and plain configuration
 files; what stands between backticks is code and is not read. In pages it also looks for names that the tree does not
 have any more.
@@ -22,7 +22,18 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 # What is read. A new folder below one of these is read without a word here.
-READ = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs", "src", "bench", "Makefile", ".ci", "pyproject.toml", "setup.py")
+READ = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "docs",
+    "src",
+    "bench",
+    "Makefile",
+    ".ci",
+    "pyproject.toml",
+    "setup.py",
+)
 SUFFIXES = {".md", ".py", ".pxd", ".lua", ".toml", ".sh", ""}
 
 # Not yet clean: folders and files that are being rewritten at this moment. Take a line away when its folder is clean.
@@ -178,7 +189,7 @@ def test_what_is_no_person_is_not_found(name, text):
 
 
 def main(names):
-    counts = Counter()
+    counts: Counter[str] = Counter()
     for name in files(*(names or READ)):
         found = list(findings(name, read(name)))
         counts["/".join(name.split("/")[:-1]) or name] += len(found)

@@ -1,4 +1,4 @@
-"""The tables of docs/limit-strings.md: every form makes the object beside it, every mistake is found at its position."""
+"""The tables of docs/limit-strings.md: every form makes its object, every mistake is found at its position."""
 
 import re
 from pathlib import Path
