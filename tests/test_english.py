@@ -1,10 +1,10 @@
 """Plain English: the subject of a sentence is a named thing (the batcher, a waiter, the server), never a person.
 
 A sentence that begins with "Who comes late" or "Nobody waits" hides what acts. The check looks for the words
-themselves, in whatever place: "a caller who" is "a caller that", "nobody polls" is "no process polls". It reads Markdown pages,
-comments, docstrings and all other strings of Python (messages among them), comments of Lua, and plain configuration
-files; what stands between backticks is code and is not read. In pages it also looks for names that the tree does not
-have any more.
+themselves, in whatever place: "a caller who" is "a caller that", "nobody polls" is "no process polls". It reads
+Markdown pages, comments, docstrings and all other strings of Python (messages among them), comments of Lua, and plain
+configuration files; what stands between backticks is code and is not read. In pages it also looks for names that the
+tree does not have any more.
 
 `python tests/test_english.py` prints how many there are in each folder.
 """

@@ -191,8 +191,10 @@ PLAIN = {
     "string | promise",
     "Take the estimate, and settle for what the call really cost.",
     'Ledgers are in memory (`engine="memory://"`, the default) or on a shared engine.',
-    "The promise has conditions: what you say about the remote (`Remote`) is true, and all calls go through the "
-    "limiter.",
+    (
+        "The promise has conditions: what you say about the remote (`Remote`) is true, and all calls go through the "
+        "limiter."
+    ),
     "CPython 3.11, 3.12 and 3.13, so far tested on Linux only.",
     "Version 0.1, unreleased: names may still change.",
 }
