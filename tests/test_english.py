@@ -46,6 +46,7 @@ PENDING = (
     "src/headway/engines/memory",
     "src/headway/engines/redis/client",
     "src/headway/engines/redis/engine.py",
+    "src/headway/engines/redis/script/lua/queue.lua",
     "src/headway/errors.py",
     "src/headway/events.py",
     "src/headway/flows",

@@ -1,10 +1,9 @@
 """Ledgers on a server of Redis or Valkey, shared by any number of processes: `redis://` and its kin.
 
-From the bottom: `lua/` decides, on the server; `words` and `scripts` say how it is spoken to; `account` is a client's
-side of a ledger, `requests` what can be wanted of it; `address`, `ways` and `clients` say where servers are, `wires`
-and `place` are connections to them, `lanes` and `letters` what travels on them, `ears` and `shards` what is heard;
-`worker` looks after those who wait; `engine` has it all for one server or a Sentinel's primary, `cluster` for many,
-`lodging` for one of our own.
+From the bottom: `script/lua/` decides, on the server, and the rest of `script/` is the protocol it is spoken to. `net/`
+has addresses, connectors, connections, pools and pub/sub. `client/` is a process's side of a ledger: requests, batches,
+releases, and the background worker that looks after waiters and leases. `engine` puts it together for one server or a
+Sentinel's primary, `cluster/` for many servers, and `embedded/` for a private one.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_engine(engine: Any, timeout: float) -> Engine:
-    """The engine of an address or a client, shared by all who name it with the same time-out; or the engine itself."""
+    """The engine of an address or a client, shared by all limiters with the same time-out; or the engine itself."""
     if isinstance(engine, Engine):
         return engine
     if isinstance(engine, str):
