@@ -228,7 +228,9 @@ class SharedServer:
         except OSError as error:
             raise self._invalid(f"a directory of yours ({error})") from error
         if mode & stat.S_IWOTH:
-            raise self._invalid("a directory that is not writable for all users, or one that is not there yet")
+            raise self._invalid(
+                "a directory that is not writable for all users, or one that is not there yet"
+            )
         if not self.socket_path.startswith(f"{self.directory}{os.sep}"):
             self._make_shortcut()
 
