@@ -50,7 +50,7 @@ def fields(valkey, limiter):
 
 @pytest.mark.parametrize("kind", LIMITS)
 def test_what_a_killed_holder_held_is_counted(crew, valkey, url, kind):
-    """Row "a holder is killed" of docs/fleet.md. Nobody has to ask the ledger: who looks sees what is over."""
+    """Row "a holder is killed" of docs/failures.md. A look is enough: `peek` counts what is over, without a request."""
     holder = crew.start(url, HOLD.format(limit=LIMITS[kind]))
     assert holder.hear() == "holds two"
     assert counted(url, crew.name) == 0

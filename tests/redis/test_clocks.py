@@ -1,7 +1,7 @@
 # mypy: disable-error-code="attr-defined, union-attr"
 """Clocks that are set, that drift, and that were wrong all along: those of real processes (`clocks.py`).
 
-The audit goes by a clock that nobody sets. Three rows of the table in docs/fleet.md: "the server's clock is set", "the
+The audit goes by a clock that nobody sets. Three rows of the table in docs/failures.md: "the server's clock is set", "the
 server's clock drifts", "a client's wall clock is wrong".
 """
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="attr-defined, union-attr"
-"""What docs/fleet.md promises in each failure, and what it does not: every row of that table is proved by a test.
+"""What docs/failures.md promises in each failure, and what it does not: every row of its table is proved by a test.
 
 PROOFS says by which. Here are those rows for which the files on crashes, faults, outages and losses have none, or only
 half of one: what is *not* promised is shown to be so, by no more than is said.
@@ -82,8 +82,8 @@ PROOFS = {
 
 
 def test_every_row_has_a_proof():
-    text = (HERE.parents[1] / "docs" / "fleet.md").read_text()
-    table = text.partition("## What is promised in each failure")[2].partition("| --- | --- | --- |\n")[2]
+    text = (HERE.parents[1] / "docs" / "failures.md").read_text()
+    table = text.partition("## Failure by failure")[2].partition("| --- | --- | --- |\n")[2]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in table.partition("\n\n")[0].splitlines()]
     assert len(rows) == len(PROOFS)
     assert [row for row, begin in zip(rows, PROOFS, strict=True) if not row.startswith(begin)] == []

@@ -52,7 +52,7 @@ class Hold:
         try:
             permit.finish(error, self._answered, self._not_sent)
         except BaseException:
-            # What the error proves was asked of a function that failed itself: nobody knows.
+            # The function that says what the error proves failed itself: the outcome is unknown.
             if permit.ended is None:
                 permit.abandon()
             raise

@@ -1,7 +1,7 @@
-"""The bracket around a throttled call, and the callable that a plain function becomes.
+"""The policy of a throttled call, and the callable that a plain function becomes.
 
-A Python wrapper around a function costs more than the decision it makes. So a throttled function is an object
-whose call goes straight to the desk and then to the function; compiled, by the vectorcall protocol, without
+A Python wrapper around a function costs more than the decision it makes. So a throttled function is an object whose
+call goes straight to the limiter and then to the function; in the compiled form by the vectorcall protocol, without
 packing arguments into a tuple and a dict.
 """
 
@@ -19,7 +19,7 @@ except ImportError:
     from headway import _cython as cython
 
 if not cython.compiled:
-    # The compiled form has it from calls.pxd, as a C function.
+    # The compiled form has it from call_policy.pxd, as a C function.
     from headway.limiter.local import refused
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class CallPolicy:
         self.skip = skip
         self.answered = answered
         self.not_sent = not_sent
-        # Nothing to be asked of the call itself, so the quick way will do.
+        # Key and cost do not depend on the call, so the fast path will do.
         self.simple: bool = (
             self.key is None and type(self.cost) is int and self.cost == 1 and self.settling is None
         )
@@ -80,7 +80,7 @@ class CallPolicy:
         try:
             permit.finish(error, self.answered, self.not_sent)
         except BaseException:
-            # What the error proves was asked of a function that failed itself: nobody knows.
+            # The function that says what the error proves failed itself: the outcome is unknown.
             if permit.ended is None:
                 permit.abandon()
             raise
@@ -100,14 +100,14 @@ class CallPolicy:
 class ThrottledFunction:
     """A function that takes a permit before it runs.
 
-    It binds like a function, and whatever is looked up in it is found in the function.
+    It binds like a function, and its attributes are those of the function.
     """
 
     def __init__(self, bracket: CallPolicy, function: Callable[..., Any]) -> None:
         self.bracket = bracket
         self.function = function
         if cython.compiled:
-            equip(self)  # type: ignore[name-defined] # noqa: F821 - a C function, in calls.pxd
+            equip(self)  # type: ignore[name-defined] # noqa: F821 - a C function, in call_policy.pxd
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         bracket = self.bracket
@@ -128,7 +128,7 @@ class ThrottledFunction:
         return result
 
     def begin(self) -> Any:
-        """A permit by the quick way, or None."""
+        """A permit by the fast path, or None."""
         bracket = self.bracket
         if not bracket.simple:
             return None

@@ -7,13 +7,13 @@
     embedded:///absolute/directory                                      embedded://relative/directory
     valkey in place of redis, in each of them
 
-Options of ours are part of the query and are taken out before redis-py sees it: `namespace`, `lease` (seconds),
-`drift_ppm` of the server's clock, `strict`; with sentinels also `sentinel_username` and `sentinel_password`, which
-are theirs and not the server's. Everything else must be something that a connection of redis-py knows, such as
-`ssl_ca_certs`.
+Options of headway are part of the query and are removed before redis-py sees it: `namespace`, `lease` (seconds),
+`drift_ppm` of the server's clock, `strict`; with sentinels also `sentinel_username` and `sentinel_password`, the
+login of the sentinels and not of the server. Every other option must be one that a connection of redis-py knows, such
+as `ssl_ca_certs`.
 
-A password may stand in a URI, and a URI that is wrong may have it in any part (one with an unescaped slash ends up in
-the path). So what is shown of an address is what follows its last @, up to the query; and no error repeats the rest.
+A URI may contain a password, and a wrong URI may have it in any part (a password with an unescaped slash ends up in the
+path). So what is shown of an address is what follows its last @, up to the query; and no error repeats the rest.
 Where a # or ? comes before that @, the parts cannot be told apart: nothing is shown, and the URI is refused. Without
 any @, what follows a colon is shown only where it can be a port: in `redis://:secret` the @ was forgotten.
 """
@@ -40,9 +40,9 @@ class Address:
     """Where an engine is, and how it is to be used."""
 
     uri: str = field(repr=False)
-    """As redis-py would read it; with secrets."""
+    """As redis-py reads it; with secrets."""
     public: str
-    """As anybody may read it."""
+    """For logs and errors: without secrets."""
     kind: str
     """One of "server", "sentinel", "cluster" and "embedded"."""
     namespace: str = "headway"
@@ -207,7 +207,7 @@ def as_switch(name: str, value: Any) -> bool:
 
 
 def as_number(value: Any) -> float:
-    """What is no number is NaN, which is in no range: the error that says the range says it all."""
+    """A value that is no number becomes NaN, which is in no range, so the error about the range covers it."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

@@ -29,8 +29,8 @@ if generation > governed then
   governed = generation
 end
 
--- A ledger lives until it equals a fresh one, and a little longer: clients may rely on it until then. The time to live is
--- written only when half of that little is used up.
+-- A ledger lives until it equals a fresh one, and a little longer: clients may rely on it until then. The time to
+-- live is written only when half of that little is used up.
 local renewed = due_for_renewal(reset)
 if renewed then
   expires = math.max(expires, now + reset + GRACE)

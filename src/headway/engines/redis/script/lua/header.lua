@@ -1,6 +1,6 @@
--- One round trip: everything that one process wants of one limiter's ledgers for one key, decided in one step.
+-- One round trip: all requests of one process to one limiter's ledgers for one key, decided in one step.
 --
--- KEYS[1]  the root: a hash with the meta data, what each stream was told last, and (where the limiter has no metrics)
+-- KEYS[1]  the root: a hash with the meta data, the last reply to each stream, and (where the limiter has no metrics)
 --          the ledgers: s<i>, and a<i>, how many of its permits were abandoned; KEYS[2..]: one hash per metric's ledger.
 --          All share the root's hash tag, as do the keys beside them: <key>:c<i> and :o<i> (lists: runs of a window), and
 --          the queue's <root>:q, :w, :h, :b and :g, of which queue.lua tells. p<process> in the root is when one was
@@ -16,8 +16,9 @@
 --          elsewhere, for how long they are still held up, if they are
 -- ARGV[8..]  commands: numbers, the first one says which
 --
--- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine (below 0: it was cut
--- short, and for so long the ledger is in doubt) and in a pause, sum of all shifts, how many wait, the epoch (24 characters), then what each command has to say. With any status but OK nothing has changed.
+-- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine (below 0: it was
+-- cut short, and for so long the ledger is in doubt) and in a pause, sum of all shifts, how many wait, the epoch (24
+-- characters), then what each command has to say. With any status but OK nothing has changed.
 
 local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION = 0, 1, 2, 3, 4, 5, 6, 7, 8
 local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
@@ -42,7 +43,7 @@ else
   stored = call('HMGET', root, unpack(asked))
 end
 
--- A command is applied once: its stream's last answer is kept, and a late twin of an older one is nobody's any more.
+-- A command is applied once: its stream's last reply is kept, and a late copy of an older command is ignored.
 if stored[2] then
   local done = unpack_from('<d', stored[2])
   if done == number then
@@ -100,8 +101,8 @@ local function prolong(ticks)
     i = i + 1
   end
   if call('HLEN', root) > 64 then
-    -- Some of them each time: all keys of a limiter with metrics share a root, and there may be a hundred thousand. More
-    -- than have come since the last time, so that they do not gather; z is where to go on.
+    -- Some of them each time: all keys of a limiter with metrics share a root, and there may be a hundred thousand.
+    -- More than have come since the last time, so that they do not gather; z is where to go on.
     local found = call('HSCAN', root, call('HGET', root, 'z') or '0', 'COUNT', 2500)
     call('HSET', root, 'z', found[1])
     for i = 1, #found[2], 2 do
@@ -118,12 +119,12 @@ local function prolong(ticks)
   end
 end
 
--- Whether it is time to do so: half of the grace is used up; or a ledger that lives until a certain day was asked often.
+-- Whether it is time to do so: half of the grace is used up; or a ledger that lives until a certain day was used often.
 local function due_for_renewal(reset)
   return expires < now + reset + GRACE / 2 or seq % 1024 == 0
 end
 
--- What is said so far, how far we have come (how many times, of a command that is to be done several times), and the
+-- The replies so far, how far we have come (how many times, of a command that is to be done several times), and the
 -- ledger if there is only one.
 local said, from, done, only = {}, 8, 0, nil
 

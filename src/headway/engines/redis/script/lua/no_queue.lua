@@ -1,4 +1,4 @@
-  -- For limits that promise a time to everybody who asks: nobody waits in the ledger.
+  -- For limits that promise a time to every caller: there is no queue in the ledger.
 
   local process, released = '', false
   local function serve() end
