@@ -38,3 +38,23 @@ def test_name_is_documented(name):
     assert doc, f"headway.{name} has no docstring"
     if not (inspect.isclass(value) and issubclass(value, BaseException)):
         assert ">>>" in doc, f"headway.{name} has no example in its docstring"
+
+
+VERBS = {
+    "acquire", "acquire_async", "close", "close_async", "hold", "limit", "name", "pause", "pause_async", "peek",
+    "peek_async", "reserve", "reserve_async", "reset", "reset_async", "set_limit",
+    "set_limit_async", "stats", "try_acquire", "try_acquire_async",
+}  # fmt: skip
+PERMIT = {
+    "abandon", "cancel", "check", "complete", "cost", "delay", "ended", "expires_in", "key", "settle",
+    "wait", "wait_async",
+}  # fmt: skip
+
+
+def public(kind):
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_a_limiter_and_a_permit_show_their_verbs_and_nothing_else():
+    assert public(headway.Limiter) == VERBS
+    assert public(headway.Permit) == PERMIT

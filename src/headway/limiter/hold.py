@@ -49,7 +49,7 @@ class Hold:
         if permit is None:
             return
         try:
-            permit.finish(error, self._answered, self._not_sent)
+            permit._finish(error, self._answered, self._not_sent)
         except BaseException:
             # What the error proves was asked of a function that failed itself: nobody knows.
             if permit.ended is None:

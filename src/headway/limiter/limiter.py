@@ -280,7 +280,7 @@ class Limiter(LocalLimiter):
         >>> 0.09 < limiter.reserve().delay <= 0.1
         True
         """
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         store = self._store
         for keyed, shelf_key in zip(store.keyed_ledgers, keys, strict=True):
             rule = keyed.rule_for(shelf_key)
@@ -299,8 +299,8 @@ class Limiter(LocalLimiter):
                 key=keys[0],
                 status=self.peek(key, cost=cost),
             )
-        permit = self.permit_for(ticket)
-        permit.promise(slot)
+        permit = self._permit_for(ticket)
+        permit._promise(slot)
         if self._listener is not None:
             self._listener.emit("granted", key, cost)
         return permit
@@ -311,7 +311,7 @@ class Limiter(LocalLimiter):
         >>> Limiter("100/minute").peek().remaining
         100
         """
-        return status_of(self._store.snapshot(*self.request(key, cost)))
+        return status_of(self._store.snapshot(*self._request(key, cost)))
 
     def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
         """Nobody is granted anything for so long (a 429 with `Retry-After` came back); 0 lifts it.

@@ -248,16 +248,16 @@ class LocalLimiter:
 
     def _try_locked(self, key: Key, cost: Cost) -> Permit | None:
         """Any request, under the lock."""
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         ticket = Ticket(keys, costs)
         if not self._store.decide(ticket, False):
             return None
-        permit = self.permit_for(ticket)
+        permit = self._permit_for(ticket)
         if self._listener is not None:
             self._listener.emit("granted", key, cost)
         return permit
 
-    def permit_for(self, ticket: Ticket) -> Permit:
+    def _permit_for(self, ticket: Ticket) -> Permit:
         """The permit of a granted ticket."""
         store = self._store
         if len(ticket.marks) == 1 and len(ticket.keys) == 1:
@@ -287,7 +287,7 @@ class LocalLimiter:
         permit._claims = claims
         return permit
 
-    def request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
+    def _request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Key and cost of each rule; raises for what makes no sense, before anything has changed."""
         names = self._store.metrics
         if len(names) == 1 and type(cost) is int and cost == 1 and (key is None or type(key) is str):
@@ -346,7 +346,7 @@ class LocalLimiter:
                 raise InvalidArgument(argument, dict(mapping), accepted)
 
     def _deny(self, key: Key, cost: Cost) -> Denied:
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         store = self._store
         store.denied += 1
         if self._listener is not None:
@@ -358,7 +358,7 @@ class LocalLimiter:
 
     def _queue(self, key: Key, cost: Cost, timeout: Timeout) -> tuple[Ticket, int | None]:
         """A ticket that has been granted or stands in line, and its deadline; raises when waiting cannot help."""
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         store = self._store
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         deadline = None
@@ -377,7 +377,7 @@ class LocalLimiter:
         store = self._store
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         store.denied += 1
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         status = status_of(store.snapshot(keys, costs))
         if self._listener is not None:
             self._listener.emit("denied", key, cost)
@@ -393,7 +393,7 @@ class LocalLimiter:
         )
 
     def _waited(self, ticket: Ticket) -> Permit:
-        permit = self.permit_for(ticket)
+        permit = self._permit_for(ticket)
         if ticket.waker is not None:
             notice_wait(self._store, self._store.clock.now() - ticket.since)
         if self._listener is not None:
@@ -427,7 +427,7 @@ class LocalLimiter:
             self._entered = self._outer.pop()
         else:
             self._entered = None
-        permit.finish(error)
+        permit._finish(error)
 
     def _pop_entered(self) -> Permit:
         """Take out the permit that this thread or task entered last.

@@ -185,7 +185,7 @@ class SharedLimiter(SharedCalls):
         return await self._run_async(self._reserving(key, cost))
 
     def _reserving(self, key: Key, cost: Cost) -> Flow[Permit]:
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         ledger = self._account(keys)
         for rule in ledger.rules:
             if not rule.promises or len(ledger.rules) > 1:
@@ -206,7 +206,7 @@ class SharedLimiter(SharedCalls):
             raise RateLimited(wait_ns / 1e9, limit=limited.limit, key=limited.key, status=limited.status)
         permit = self._got(acquire, key, cost)
         if acquire.slot > acquire.replied_at:
-            permit.promise(acquire.slot)
+            permit._promise(acquire.slot)
         return permit
 
     def _telling(self, request: Request) -> Flow[None]:
@@ -224,7 +224,7 @@ class SharedLimiter(SharedCalls):
         return await self._run_async(self._peeking(key, cost))
 
     def _peeking(self, key: Key, cost: Cost) -> Flow[Status]:
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         peek = Peek(self._account(keys), costs)
         yield from self._telling(peek)
         return status(peek)

@@ -113,10 +113,10 @@ class SharedCalls(Limiter):
         if key is None and type(cost) is int and cost == 1:
             default_request = self._registry.default_request
             if default_request is None:
-                keys, costs = self.request(key, cost)
+                keys, costs = self._request(key, cost)
                 default_request = self._registry.make_default_request(self._account(keys), costs)
             return default_request
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         return self._account(keys), costs
 
     def _question(self, key: Key, cost: Cost) -> Acquire:

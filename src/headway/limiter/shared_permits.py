@@ -179,22 +179,22 @@ class SharedPermit(Permit):
         if late > 0 or self._call.void:
             if not self._end:
                 self._end = CANCEL
-                self._hand_back(CANCEL)
+                self._tell_end(CANCEL)
             raise PermitExpired(max(0, late) / 1e9)
 
     # -- ends --------------------------------------------------------------------------------------------
 
     def complete(self) -> None:
         """The answer is there: call it as soon as the response's headers are."""
-        self._finish(COMPLETE)
+        self._end_as(COMPLETE)
 
     def cancel(self) -> None:
         """It was never dispatched: it goes back as it was, as far as nobody relied on it meanwhile."""
-        self._finish(CANCEL)
+        self._end_as(CANCEL)
 
     def abandon(self) -> None:
         """Nobody knows whether it was dispatched: it counts until `max_transit` is over."""
-        self._finish(ABANDON)
+        self._end_as(ABANDON)
 
     def settle(self, cost: int | Mapping[str, int]) -> None:
         """It is complete, and cost something else: less is given back, more is paid before the next grant."""
@@ -210,13 +210,13 @@ class SharedPermit(Permit):
         if self._taken_by == _process:
             say_end(self._call, self._leases, SETTLE, spent)
 
-    def _finish(self, how: int) -> None:
+    def _end_as(self, how: int) -> None:
         if self._end:
             raise PermitFinished(ENDS[self._end], ENDS[how])
         self._end = how
-        self._hand_back(how)
+        self._tell_end(how)
 
-    def _hand_back(self, how: int) -> None:
+    def _tell_end(self, how: int) -> None:
         self._limiter._ended(self, how)
         if self._slot:
             self._call.ledger.sleepers.discard(self._call)  # reserved, and its holder did not wait here
@@ -224,12 +224,12 @@ class SharedPermit(Permit):
         if (self._held or how == CANCEL) and not self._call.void and self._taken_by == _process:
             say_end(self._call, self._leases, how)
 
-    def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
+    def _finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
         if self._end:
             return
         self._end = COMPLETE if error is None else outcome_of(error, answered, not_sent)
-        self._hand_back(self._end)
+        self._tell_end(self._end)
 
     # -- reservations ------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class SharedPermit(Permit):
         self.check()
         return self
 
-    def promise(self, slot: int) -> None:
+    def _promise(self, slot: int) -> None:
         """Note the time from which it may be spent."""
         self._slot = slot
         self._call.ledger.sleep(self._call)

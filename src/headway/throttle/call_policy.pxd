@@ -60,7 +60,7 @@ cdef inline object call_directly(
     except BaseException as error:
         throttled.bracket.close(permit, error)
         raise
-    permit.finish(None)
+    permit._finish(None)
     return result
 
 

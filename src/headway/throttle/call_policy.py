@@ -78,7 +78,7 @@ class CallPolicy:
     def close(self, permit: Permit, error: BaseException) -> None:
         """The call raised."""
         try:
-            permit.finish(error, self.answered, self.not_sent)
+            permit._finish(error, self.answered, self.not_sent)
         except BaseException:
             # What the error proves was asked of a function that failed itself: nobody knows.
             if permit.ended is None:
@@ -88,12 +88,12 @@ class CallPolicy:
     def settle(self, permit: Permit, result: Any) -> None:
         """The call returned."""
         if self.settling is None or permit.ended:
-            permit.finish(None)
+            permit._finish(None)
             return
         try:
             permit.settle(self.settling(result))
         except BaseException:
-            permit.finish(None)
+            permit._finish(None)
             raise
 
 
