@@ -383,7 +383,7 @@ class Limiter(LocalLimiter):
         >>> limiter.close()
         >>> limiter.try_acquire()
         Traceback (most recent call last):
-        headway.errors.Closed: the limiter is closed
+        headway.errors.LimiterClosed: the limiter is closed
         """
         self._store.close()
 
