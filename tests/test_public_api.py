@@ -1,11 +1,13 @@
 """The public names: sorted, documented, with an example that runs (make check runs them)."""
 
+import importlib
 import inspect
 import types
 
 import pytest
 
 import headway
+from headway import errors
 
 
 def test_all_is_sorted_and_real():
@@ -38,6 +40,19 @@ def test_name_is_documented(name):
     assert doc, f"headway.{name} has no docstring"
     if not (inspect.isclass(value) and issubclass(value, BaseException)):
         assert ">>>" in doc, f"headway.{name} has no example in its docstring"
+
+
+def test_every_error_is_exported():
+    """A user catches errors by their public names."""
+    assert set(errors.__all__) <= set(headway.__all__)
+    assert [
+        name for name in errors.__all__ if not issubclass(getattr(headway, name), headway.HeadwayError)
+    ] == []
+
+
+def test_dir_shows_public_names_only():
+    assert dir(headway) == sorted(headway.__all__)
+    assert importlib.import_module("headway.testing").ManualClock, "what is imported by its name stays there"
 
 
 VERBS = {

@@ -62,6 +62,8 @@ ERRORS = [
     limited(),
     errors.RateLimited(math.inf, reason="never"),
     errors.RateLimited(1.5, limit="5/s", key="ann", reason="max_waiting", max_waiting=5),
+    errors.AcquireTimeout(1.5, limit="5/s", key="ann", timeout=1),
+    errors.InvalidUse("a list is no limit", "AllOf"),
     errors.LimiterClosed("api"),
     errors.LimiterClosed(),
     errors.PermitFinished("complete", "cancel"),

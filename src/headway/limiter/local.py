@@ -20,7 +20,7 @@ from headway.core.durations import to_ns
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import notice_wait
 from headway.engines.memory.store import ATOMIC
-from headway.errors import InvalidArgument, InvalidKey, RateLimited
+from headway.errors import AcquireTimeout, InvalidArgument, InvalidKey, RateLimited
 from headway.flows.drive import run_async, running_loop
 from headway.flows.local import DeadlinePassed, wait_in_line
 from headway.limiter.permits import Permit
@@ -115,15 +115,15 @@ class LocalLimiter:
         return self._deny(key, cost) if permit is REFUSED else permit
 
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
-        """Wait for a permit, first come first served; raises `RateLimited` when `timeout` seconds cannot be
-        enough.
+        """Wait for a permit, first come first served; raises `AcquireTimeout` when `timeout` seconds are not
+        enough, at once where that is certain.
 
         >>> from headway import Limiter
         >>> limiter = Limiter("1/minute")
         >>> permit = limiter.acquire()
         >>> limiter.acquire(timeout=0.1)
         Traceback (most recent call last):
-        headway.errors.RateLimited: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
+        headway.errors.AcquireTimeout: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
         """
         # Where somebody waits already there is no quick way, and no permit is made in vain to learn it.
         permit = self._grant_quickly(key, cost) if self._store.uncontended else None
@@ -381,7 +381,10 @@ class LocalLimiter:
         status = status_of(store.snapshot(keys, costs))
         if self._listener is not None:
             self._listener.emit("denied", key, cost)
-        return RateLimited(
+        if reason == "timeout" and status.retry_after == float("inf"):
+            reason = "never"
+        kind = AcquireTimeout if reason == "timeout" else RateLimited
+        return kind(
             float("inf") if reason == "never" else status.retry_after,
             limit=status.limit,
             key=key if key is None or isinstance(key, str) else str(dict(key)),

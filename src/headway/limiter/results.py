@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.script.protocol import NEVER, REFUSED, TICK
-from headway.errors import RateLimited
+from headway.errors import AcquireTimeout, RateLimited
 from headway.status import Denied, Status, seconds, status_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def limited(
     retry = math.inf
     if not never and (known is not None or acquire.stood):
         retry = known.retry_after if known is not None else 0.0  # permits are out: the least that it can be
-    return RateLimited(
+    kind = AcquireTimeout if why == "timeout" and not never else RateLimited
+    return kind(
         retry,
         limit=acquire.ledger.rules[0].limit if known is None else known.limit,
         key=key if key is None or isinstance(key, str) else str(dict(key)),
