@@ -297,7 +297,7 @@ class Limiter(LocalLimiter):
                 retry_after,
                 limit=store.keyed_ledgers[0].rule.limit,
                 key=keys[0],
-                status=self.peek(key, cost=cost),
+                status=status_of(store.snapshot(keys, costs), store.metrics, denied=True),
             )
         permit = self._permit_for(ticket)
         permit._promise(slot)
@@ -311,7 +311,7 @@ class Limiter(LocalLimiter):
         >>> Limiter("100/minute").peek().remaining
         100
         """
-        return status_of(self._store.snapshot(*self._request(key, cost)))
+        return status_of(self._store.snapshot(*self._request(key, cost)), self._store.metrics)
 
     def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
         """Nobody is granted anything for so long (a 429 with `Retry-After` came back); 0 lifts it.

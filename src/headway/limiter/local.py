@@ -352,7 +352,7 @@ class LocalLimiter:
         if self._listener is not None:
             self._listener.emit("denied", key, cost)
         reason = "paused" if store.pauses and store.paused(keys) else "limit"
-        return Denied(key, store.snapshot(keys, costs), reason)
+        return Denied(key, store.snapshot(keys, costs), reason, metrics=store.metrics)
 
     # -- waiting -----------------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class LocalLimiter:
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         store.denied += 1
         keys, costs = self._request(key, cost)
-        status = status_of(store.snapshot(keys, costs))
+        status = status_of(store.snapshot(keys, costs), store.metrics, denied=True)
         if self._listener is not None:
             self._listener.emit("denied", key, cost)
         if reason == "timeout" and status.retry_after == float("inf"):

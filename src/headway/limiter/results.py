@@ -21,19 +21,20 @@ _UNTOLD: Row = (0, NEVER, NEVER, 0, 0, 0)
 
 def status(peek: Peek) -> Status:
     """How things stand."""
-    return status_of(snapshot(peek), in_doubt(peek))
+    return status_of(snapshot(peek), peek.ledger.registry.names, in_doubt(peek))
 
 
 def denied(acquire: Acquire, key: Key) -> Denied:
     """The answer to who does not wait."""
-    return Denied(key, snapshot(acquire), reason(acquire), in_doubt(acquire))
+    return Denied(key, snapshot(acquire), reason(acquire), in_doubt(acquire), acquire.ledger.registry.names)
 
 
 def limited(
     acquire: Acquire, key: Key, why: str, timeout_ns: int | None, max_waiting: int | None = None
 ) -> RateLimited:
     """The answer to who would have waited, but not for so long or not with so many."""
-    known = status_of(snapshot(acquire), in_doubt(acquire)) if acquire.rows else None
+    names = acquire.ledger.registry.names
+    known = status_of(snapshot(acquire), names, in_doubt(acquire), denied=True) if acquire.rows else None
     never = acquire.verdict == REFUSED
     retry = math.inf
     if not never and (known is not None or acquire.stood):
