@@ -69,7 +69,7 @@ def test_a_denial_does_not_read_as_a_promise(clock):
     permit.complete()
     api = Limiter("1/s", remote=True, clock=clock)
     permit = api.acquire()
-    assert repr(api.try_acquire()) == "<Denied: 1/s (remote), retry after 1.02 s or more>"
+    assert repr(api.try_acquire()) == "<Denied: 1/s, retry after 1.02 s or more>"
     permit.complete()
     assert repr(Limiter("0/s", clock=clock).try_acquire()) == "<Denied: 0/s, never granted>"
 
