@@ -225,7 +225,9 @@ def test_only_strings(value: object) -> None:
 
 PLAIN = st.one_of(
     LIMIT,
-    st.builds(lambda most, strict: Spacing(6, max_reserved=most, strict=strict), st.integers(99, 101), st.booleans()),
+    st.builds(
+        lambda most, strict: Spacing(6, max_reserved=most, strict=strict), st.integers(99, 101), st.booleans()
+    ),
     SINGLE.map(AllOf),
 )
 ANY = st.one_of(PLAIN, st.lists(PLAIN, min_size=1, max_size=3).map(lambda limits: AllOf(*limits)))

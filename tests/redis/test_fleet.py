@@ -396,8 +396,15 @@ def test_what_makes_no_sense_is_refused(server, name):
     for options in ({"name": name}, {}):
         with pytest.raises(headway.HeadwayError, match=r"^engine='http://somewhere' .* redis://"):
             Limiter("1/s", engine="http://somewhere", **options)
-    with pytest.raises(headway.HeadwayError, match=r"^engine='NoneType' .* give a URI"):
-        Limiter("1/s", engine=None)
+    for wrong, shown in (
+        (None, "None"),
+        (6379, "6379"),
+        (b"redis://:secret@db", "<class 'bytes'>"),
+        ({"password": "secret"}, "<class 'dict'>"),
+    ):
+        with pytest.raises(headway.InvalidArgument, match=rf"^engine={shown} .* give a URI") as caught:
+            Limiter("1/s", engine=wrong)
+        assert "secret" not in str(caught.value)
     with pytest.raises(headway.HeadwayError, match="seconds='soon' is not accepted; give seconds from 0 up"):
         Limiter("1/s", name=name, engine=server.url).pause("soon")  # type: ignore[arg-type]
     with pytest.raises(headway.HeadwayError, match="shared engine"):

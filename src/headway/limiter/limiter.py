@@ -94,7 +94,7 @@ class Limiter(LocalLimiter):
             raise InvalidArgument(
                 "options",
                 {option: value for option, value, default in given if value != default},
-                "them with a shared engine, such as engine='redis://...': memory:// is always there, and remembers",
+                "them with a shared engine, such as engine='redis://...'; memory:// cannot fail, nor lose a ledger",
             )
         if start not in ("idle", "full"):
             raise InvalidArgument("start", start, "'idle' or 'full'")

@@ -331,7 +331,7 @@ class LocalLimiter:
         for name, number in zip(names, costs, strict=True):
             if type(number) is not int or not least <= number <= MAX_COST:
                 given = {name: number} if isinstance(cost, Mapping) else number
-                raise InvalidArgument("cost", given, f"an integer from {least} up")
+                raise InvalidArgument("cost", given, f"an integer from {least} to 2**62")
         return costs
 
     def _known_metrics(self, argument: str, mapping: Mapping[Any, Any], names: list[str | None]) -> None:

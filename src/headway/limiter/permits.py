@@ -188,7 +188,7 @@ class Permit:
         for index, number in actual.items():
             if type(number) is not int or not 0 <= number < MAX_COST:
                 given = {names[index]: number} if isinstance(cost, Mapping) else number
-                raise InvalidArgument("cost", given, "an integer from 0 up")
+                raise InvalidArgument("cost", given, "an integer from 0 up, below 2**62")
         return actual
 
     def _hand_back(self, how: int) -> None:

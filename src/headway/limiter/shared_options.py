@@ -25,7 +25,9 @@ def check_engine(engine: Any) -> None:
     if isinstance(engine, str):
         read_address(engine)
     elif not isinstance(engine, Engine) and not is_client(engine):
-        raise InvalidArgument("engine", type(engine).__name__, ACCEPTED)
+        # Of anything but a number its type alone: there may be a password in it.
+        shown = engine if engine is None or isinstance(engine, int | float) else type(engine)
+        raise InvalidArgument("engine", shown, ACCEPTED)
 
 
 def checked_name(name: Any) -> str:
