@@ -39,7 +39,7 @@ from headway.limiter.limiter import Limiter
 from headway.limiter.permits import Permit
 from headway.pacer.pacer import Pacer
 from headway.status import Denied, LimiterStats, Status
-from headway.throttle.decorator import throttle
+from headway.throttle.decorator import limiter_of, throttle
 
 __all__ = [
     "AcquireTimeout",
@@ -77,6 +77,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "compiled",
+    "limiter_of",
     "parse_limit",
     "redis_engine",
     "throttle",

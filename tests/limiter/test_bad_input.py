@@ -181,7 +181,9 @@ def test_a_listener_that_fails_is_the_callers_business_and_loses_nothing(clock):
 
 
 def test_options_of_shared_engines_are_refused_in_memory():
-    with pytest.raises(InvalidArgument, match=r"a shared engine.*; memory:// cannot fail, nor lose a ledger$"):
+    with pytest.raises(
+        InvalidArgument, match=r"a shared engine.*; memory:// cannot fail, nor lose a ledger$"
+    ):
         Limiter("5/s", on_engine_error="open")
 
 

@@ -244,6 +244,11 @@ class Limiter(LocalLimiter):
         return f"Limiter({text!r}{name})"
 
     def __reduce__(self) -> Any:
+        from headway.throttle.call_policy import reduced
+
+        own = reduced(self)
+        if own is not None:
+            return own
         raise TypeError(
             "a limiter on memory:// cannot be pickled: the copy would keep a limit of its own; "
             "build it where it is used, at module level for instance"

@@ -25,7 +25,9 @@ cdef extern from "Python.h":
 
 
 cdef class CallPolicy:
-    cdef readonly object limiter, key, cost, settling, timeout, answered, not_sent
+    cdef object __weakref__
+    cdef readonly object limiter, key, cost, settling, timeout, answered, not_sent, source
+    cdef public bytes token
     cdef readonly LocalLimiter desk
     cdef readonly bint skip, simple
 
