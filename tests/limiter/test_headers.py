@@ -206,7 +206,7 @@ def test_a_policy_is_the_most_that_passes(limit, rest):
     policy = limiter.peek().headers()["RateLimit-Policy"]
     most, window = number(policy, "q"), number(policy, "w")
     clock.advance(rest)
-    granted = []
+    granted: list[int] = []
     while len(granted) <= 3 * most:
         answer = limiter.try_acquire()
         if answer:

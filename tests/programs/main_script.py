@@ -1,5 +1,7 @@
 """Run as a script: functions of `__main__`, sent to another process as joblib and loky send them."""
 
+# mypy: disable-error-code="untyped-decorator"
+
 from __future__ import annotations
 
 import subprocess
