@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from headway import Limiter
+from headway import InvalidArgument, Limiter, Pacer
 from headway.testing import ManualClock, run
 
 pytestmark = pytest.mark.both_forms
@@ -51,10 +51,11 @@ def refuses(limiter, error, complaint, *args, **kwargs):
 
 
 @pytest.mark.parametrize(
-    "cost", [0, -1, -(1 << 70), 1.0, 1.5, math.nan, math.inf, True, False, "1", None, Decimal(1), [1], 1j]
+    "cost",
+    [0, -1, -(1 << 70), 10**30, 1.0, 1.5, math.nan, math.inf, True, False, "1", None, Decimal(1), [1], 1j],
 )
 def test_a_cost_that_is_none(unchanged, cost):
-    refuses(unchanged, ValueError, r"cost=.* is not accepted; give an integer from 1 up", cost=cost)
+    refuses(unchanged, ValueError, r"cost=.* is not accepted; give an integer from 1 to 2\*\*62$", cost=cost)
 
 
 @pytest.mark.parametrize("cost", [11, 1000, (1 << 62) - 1, 1 << 62])
@@ -177,3 +178,16 @@ def test_a_listener_that_fails_is_the_callers_business_and_loses_nothing(clock):
     with pytest.warns(ResourceWarning), pytest.raises(RuntimeError):
         limiter.try_acquire()
     assert (limiter.stats().waiting, limiter.peek().in_flight) == (0, 0)
+
+
+def test_options_of_shared_engines_are_refused_in_memory():
+    with pytest.raises(
+        InvalidArgument, match=r"a shared engine.*; memory:// cannot fail, nor lose a ledger$"
+    ):
+        Limiter("5/s", on_engine_error="open")
+
+
+def test_a_pace_of_nothing_is_told_what_it_must_be():
+    for rate in ("0", "0/s", "-5"):
+        with pytest.raises(ValueError, match="a rate must be above 0"):
+            Pacer(rate)

@@ -300,7 +300,7 @@ def verbs():  # noqa: C901 - one long list
     keyed = throttle("1000 concurrent", key=str, cost=2, settle=lambda result: 1)(lambda a: a)
     failing = throttle(remote)(lambda a: 1 / 0)
     generator = throttle(held)(lambda: (yield from (1, 2)))
-    skipping = throttle(full, on_limit="skip", timeout=0)(int)
+    skipping = throttle(full, on_limit="skip", timeout=0)(lambda: 0)
 
     @throttle(held)
     async def coroutine(a):

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="attr-defined, union-attr"
 """Clocks that are set, that drift, and that were wrong all along: those of real processes (`clocks.py`).
 
-The audit goes by a clock that nobody sets. Three rows of the table in docs/failures.md: "the server's clock is set", "the
-server's clock drifts", "a client's wall clock is wrong".
+The audit goes by a clock that is never set. Three rows of the table in docs/failures.md: "the server's clock is set",
+"the server's clock drifts", "a client's wall clock is wrong".
 """
 
 import threading

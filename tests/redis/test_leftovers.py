@@ -12,7 +12,7 @@ import warnings
 import pytest
 from tests.redis.crew import wait_until
 
-from headway import Limiter, RateLimited, Remote, Spacing, Window
+from headway import AcquireTimeout, Limiter, Remote, Spacing, Window
 from headway.clock import SYSTEM
 from headway.errors import EngineUnavailable, LimiterClosed
 from headway.flows import drive_shared
@@ -244,7 +244,7 @@ def test_the_timeout_is_kept_by_who_stands_in(name):
     limiter = Limiter("10/hour", name=name, engine=NOWHERE, on_engine_error="local", timeout=0.3)
     limiter.acquire()
     callers = Callers(limiter.acquire, lambda: asyncio.run(limiter.acquire_async()))
-    assert [type(outcome) for outcome in callers.join()] == [RateLimited, RateLimited]
+    assert [type(outcome) for outcome in callers.join()] == [AcquireTimeout, AcquireTimeout]
 
 
 def test_the_share_is_of_the_limit_of_the_key(name):

@@ -60,7 +60,7 @@ class Ticket:
 class WaitQueue:
     """Tickets in the order of their numbers.
 
-    >>> line = Line(0)
+    >>> line = WaitQueue(0)
     >>> first, second = Ticket((None,), (1,)), Ticket((None,), (1,))
     >>> first.number, second.number = 1, 2
     >>> line.join(second), line.join(first)

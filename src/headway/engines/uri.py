@@ -59,9 +59,11 @@ def check_engine(engine: Any) -> None:
             raise InvalidArgument("engine", public(engine), f"one of {KNOWN}")
         _package(SCHEMES[scheme], public(engine)).check_uri(engine)
     elif not isinstance(engine, Engine) and not is_client(engine):
+        # Of anything but a number its type alone: there may be a password in it.
+        shown = engine if engine is None or isinstance(engine, int | float) else type(engine)
         raise InvalidArgument(
             "engine",
-            engine,
+            shown,
             f"a URI, a headway.Engine, or a client of redis-py; a URI begins with one of {KNOWN}",
         )
 

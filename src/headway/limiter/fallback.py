@@ -51,7 +51,7 @@ class Fallback:
         if self._limiter is None:
             raise error
         try:
-            self._limiter.request(key, cost)
+            self._limiter._request(key, cost)
         except InvalidArgument:
             # It made sense when the engine was asked; it is more than the share can ever grant.
             raise error from None

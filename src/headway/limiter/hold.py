@@ -50,7 +50,7 @@ class Hold:
         if permit is None:
             return
         try:
-            permit.finish(error, self._answered, self._not_sent)
+            permit._finish(error, self._answered, self._not_sent)
         except BaseException:
             # The function that says what the error proves failed itself: the outcome is unknown.
             if permit.ended is None:

@@ -185,6 +185,11 @@ class Limiter(LocalLimiter):
         return f"{type(self).__name__}({text!r}{name}{engine})"
 
     def __reduce__(self) -> Any:
+        from headway.throttle.call_policy import reduced
+
+        own = reduced(self)
+        if own is not None:
+            return own
         if self._options is None:
             raise TypeError(
                 "a limiter on memory:// cannot be pickled: the copy would keep a limit of its own; "
@@ -224,7 +229,7 @@ class Limiter(LocalLimiter):
         """
         if self._shared is not None:
             return self._shared.run(self._shared.reserving(key, cost))
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         store = self._store
         for keyed, own_key in zip(store.keyed_ledgers, keys, strict=True):
             rule = keyed.rule_for(own_key)
@@ -238,10 +243,13 @@ class Limiter(LocalLimiter):
             store.denied += 1
             retry_after = store.slot_after(ticket) / 1e9
             raise RateLimited(
-                retry_after, limit=store.rules[0].limit, key=keys[0], status=self.peek(key, cost=cost)
+                retry_after,
+                limit=store.rules[0].limit,
+                key=keys[0],
+                status=status_of(store.snapshot(keys, costs), store.metrics, denied=True),
             )
-        permit = self.permit_for(ticket)
-        permit.promise(slot)
+        permit = self._permit_for(ticket)
+        permit._promise(slot)
         if self._listener is not None:
             self._listener.emit("granted", key, cost)
         return permit
@@ -260,7 +268,7 @@ class Limiter(LocalLimiter):
         """
         if self._shared is not None:
             return self._shared.run(self._shared.peeking(key, cost))
-        return status_of(self._store.snapshot(*self.request(key, cost)))
+        return status_of(self._store.snapshot(*self._request(key, cost)), self._store.metrics)
 
     async def peek_async(self, key: Key = None, *, cost: Cost = 1) -> Status:
         """`peek` for a task."""

@@ -45,9 +45,9 @@ cdef class LocalLimiter:
     cdef Permit _try_locked(self, key, cost)
 
     @cython.locals(store=MemoryStore, ledger=Ledger, permit=Permit)
-    cpdef Permit permit_for(self, Ticket ticket)
+    cpdef Permit _permit_for(self, Ticket ticket)
 
-    cpdef tuple request(self, key, cost)
+    cpdef tuple _request(self, key, cost)
 
     @cython.locals(store=MemoryStore, ticket=Ticket)
     cdef tuple _queue(self, key, cost, timeout)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import notice_wait
 from headway.engines.memory.store import ATOMIC
-from headway.errors import RateLimited
+from headway.errors import AcquireTimeout, RateLimited
 from headway.flows.drive import run_async, running_loop
 from headway.flows.local import DeadlinePassed, wait_in_line
 from headway.limiter.permits import Permit
@@ -121,15 +121,15 @@ class LocalLimiter:
         return self._deny(key, cost) if permit is REFUSED else permit
 
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
-        """Wait for a permit, first come first served; raises `RateLimited` when `timeout` seconds cannot be
-        enough.
+        """Wait for a permit, first come first served; raises `AcquireTimeout` when `timeout` seconds are not
+        enough, at once where that is certain.
 
         >>> from headway import Limiter
         >>> limiter = Limiter("1/minute")
         >>> permit = limiter.acquire()
         >>> limiter.acquire(timeout=0.1)
         Traceback (most recent call last):
-        headway.errors.RateLimited: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
+        headway.errors.AcquireTimeout: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
         """
         if self._shared is not None:
             return self._shared.acquire(key, cost, timeout)
@@ -260,16 +260,16 @@ class LocalLimiter:
 
     def _try_locked(self, key: Key, cost: Cost) -> Permit | None:
         """Any request, under the lock."""
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         ticket = Ticket(keys, costs)
         if not self._store.decide(ticket, False):
             return None
-        permit = self.permit_for(ticket)
+        permit = self._permit_for(ticket)
         if self._listener is not None:
             self._listener.emit("granted", key, cost)
         return permit
 
-    def permit_for(self, ticket: Ticket) -> Permit:
+    def _permit_for(self, ticket: Ticket) -> Permit:
         """The permit of a granted ticket."""
         store = self._store
         if len(ticket.marks) == 1 and len(ticket.keys) == 1:
@@ -299,25 +299,25 @@ class LocalLimiter:
         permit._claims = claims
         return permit
 
-    def request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
+    def _request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Key and cost of each rule; raises for what makes no sense, before anything has changed."""
         store = self._store
         return request_of(key, cost, store.metrics, store.rule_for)
 
     def _deny(self, key: Key, cost: Cost) -> Denied:
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         store = self._store
         store.denied += 1
         if self._listener is not None:
             self._listener.emit("denied", key, cost)
         reason = "paused" if store.pauses and store.paused(keys) else "limit"
-        return Denied(key, store.snapshot(keys, costs), reason)
+        return Denied(key, store.snapshot(keys, costs), reason, metrics=store.metrics)
 
     # -- waiting -----------------------------------------------------------------------------------------
 
     def _queue(self, key: Key, cost: Cost, timeout: Timeout) -> tuple[Ticket, int | None]:
         """A ticket that has been granted or stands in line, and its deadline; raises when waiting cannot help."""
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         store = self._store
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         deadline = None
@@ -336,11 +336,14 @@ class LocalLimiter:
         store = self._store
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         store.denied += 1
-        keys, costs = self.request(key, cost)
-        status = status_of(store.snapshot(keys, costs))
+        keys, costs = self._request(key, cost)
+        status = status_of(store.snapshot(keys, costs), store.metrics, denied=True)
         if self._listener is not None:
             self._listener.emit("denied", key, cost)
-        return RateLimited(
+        if reason == "timeout" and status.retry_after == float("inf"):
+            reason = "never"
+        kind = AcquireTimeout if reason == "timeout" else RateLimited
+        return kind(
             float("inf") if reason == "never" else status.retry_after,
             limit=status.limit,
             key=key if key is None or isinstance(key, str) else str(dict(key)),
@@ -352,7 +355,7 @@ class LocalLimiter:
         )
 
     def _waited(self, ticket: Ticket) -> Permit:
-        permit = self.permit_for(ticket)
+        permit = self._permit_for(ticket)
         if ticket.waker is not None:
             notice_wait(self._store, self._store.clock.now() - ticket.since)
         if self._listener is not None:
@@ -386,7 +389,7 @@ class LocalLimiter:
             self._entered = self._outer.pop()
         else:
             self._entered = None
-        permit.finish(error)
+        permit._finish(error)
 
     def _pop_entered(self) -> Permit:
         """Take out the permit that this thread or task entered last.

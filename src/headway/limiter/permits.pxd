@@ -19,9 +19,9 @@ cdef class Permit:
     cdef Ledger _ledger
 
     @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)
-    cdef void hand_back(self, int how) except *
+    cdef void _hand_back(self, int how) except *
 
-    cpdef finish(self, error, answered=*, not_sent=*)
+    cpdef _finish(self, error, answered=*, not_sent=*)
 
 
 cdef class HeldPermit(Permit):

@@ -127,21 +127,21 @@ class Permit:
         if self._end:
             raise PermitFinished(ENDS[self._end], "complete")
         self._end = _COMPLETE
-        self.hand_back(_COMPLETE)
+        self._hand_back(_COMPLETE)
 
     def cancel(self) -> None:
         """It was never dispatched: it goes back as it was, as far as nobody relied on it meanwhile."""
         if self._end:
             raise PermitFinished(ENDS[self._end], "cancel")
         self._end = CANCEL
-        self.hand_back(CANCEL)
+        self._hand_back(CANCEL)
 
     def abandon(self) -> None:
         """Nobody knows whether it was dispatched: it counts until `max_transit` is over."""
         if self._end:
             raise PermitFinished(ENDS[self._end], "abandon")
         self._end = ABANDON
-        self.hand_back(ABANDON)
+        self._hand_back(ABANDON)
 
     def settle(self, cost: int | Mapping[str, int]) -> None:
         """It is complete, and cost something else: less is given back, more is paid before the next grant."""
@@ -165,7 +165,7 @@ class Permit:
         if self._listener is not None:
             self._listener.emit_end(self, "settled")
 
-    def hand_back(self, how: int) -> None:
+    def _hand_back(self, how: int) -> None:
         store = self._store
         ledger = self._ledger
         if self._listener is not None:
@@ -212,7 +212,7 @@ class Permit:
         if store.ended & 255 == 0:
             store.check_health()
 
-    def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
+    def _finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
         if self._end:
             return
@@ -221,7 +221,7 @@ class Permit:
             self._store.ended += 1
         else:
             self._end = _COMPLETE if error is None else outcome_of(error, answered, not_sent)
-            self.hand_back(self._end)
+            self._hand_back(self._end)
 
     def __enter__(self) -> Permit:
         if self._slot:
@@ -229,7 +229,7 @@ class Permit:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.finish(error)
+        self._finish(error)
 
     async def __aenter__(self) -> Permit:
         if self._slot:
@@ -237,11 +237,11 @@ class Permit:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.finish(error)
+        self._finish(error)
 
     # -- reservations ------------------------------------------------------------------------------------
 
-    def promise(self, slot: int) -> None:
+    def _promise(self, slot: int) -> None:
         """Note the time from which it may be spent."""
         if slot > self._granted_at:
             self._slot = slot

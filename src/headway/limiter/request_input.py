@@ -70,7 +70,7 @@ def costs_of(cost: Any, names: Names) -> tuple[int, ...]:
     for name, number in zip(names, costs, strict=True):
         if type(number) is not int or not least <= number <= MAX_COST:
             given = {name: number} if isinstance(cost, Mapping) else number
-            raise InvalidArgument("cost", given, f"an integer from {least} up")
+            raise InvalidArgument("cost", given, f"an integer from {least} to 2**62")
     return costs
 
 
@@ -102,7 +102,7 @@ def settled_cost(cost: int | Mapping[str, int], names: Names) -> dict[int, int]:
     for index, number in actual.items():
         if type(number) is not int or not 0 <= number < MAX_COST:
             given = {names[index]: number} if isinstance(cost, Mapping) else number
-            raise InvalidArgument("cost", given, "an integer from 0 up")
+            raise InvalidArgument("cost", given, "an integer from 0 up, below 2**62")
     return actual
 
 

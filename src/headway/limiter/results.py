@@ -6,41 +6,48 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.base import Verdict
-from headway.errors import RateLimited
+from headway.errors import AcquireTimeout, RateLimited
 from headway.status import Denied, Status, seconds, status_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headway.engines.base import Decision, Report
     from headway.limiter.request_input import Key
 
+    Metrics = Sequence[str | None]
 
-def status(report: Report) -> Status:
+
+def status(report: Report, metrics: Metrics, *, denied: bool = False) -> Status:
     """How things stand."""
-    return status_of(report.rows(), report.in_doubt())
+    return status_of(report.rows(), metrics, report.in_doubt(), denied=denied)
 
 
-def denied(decision: Decision, key: Key) -> Denied:
+def denied(decision: Decision, key: Key, metrics: Metrics) -> Denied:
     """The answer to a caller that does not wait."""
-    return Denied(key, decision.rows() or _unknown(decision), decision.reason(), decision.in_doubt())
+    rows = decision.rows() or _unknown(decision)
+    return Denied(key, rows, decision.reason(), decision.in_doubt(), metrics)
 
 
 def limited(
     decision: Decision,
     report: Report | None,
     key: Key,
+    metrics: Metrics,
     why: str,
     timeout_ns: int | None = None,
     max_waiting: int | None = None,
 ) -> RateLimited:
     """The answer to a caller that would have waited, but not for so long or not behind so many."""
-    known = status(report) if report is not None and report.rows() else None
+    known = status(report, metrics, denied=True) if report is not None and report.rows() else None
     never = decision.verdict == Verdict.NEVER
     retry = math.inf
     if not never and known is not None:
         retry = known.retry_after
     elif decision.verdict == Verdict.QUEUED:
         retry = 0.0  # permits are out: the least that it can be
-    return RateLimited(
+    kind = AcquireTimeout if why == "timeout" and not never else RateLimited
+    return kind(
         retry,
         limit=decision.rules[0].limit if known is None else known.limit,
         key=key if key is None or isinstance(key, str) else str(dict(key)),

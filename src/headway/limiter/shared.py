@@ -194,7 +194,7 @@ class SharedLimiter:
             decision.withdraw()
             return None
         self._count_denial(key, cost)
-        return denied(decision, key)
+        return denied(decision, key, self.table.metrics)
 
     def _granted(self, decision: Decision, key: Key, cost: Cost, since: int = 0) -> SharedPermit:
         """`since`: when the caller began to wait, if it had to."""
@@ -220,7 +220,15 @@ class SharedLimiter:
     def _limited(self, refused: Refused, key: Key, cost: Cost, timeout: Timeout) -> RateLimited:
         self._count_denial(key, cost)
         timeout_ns = self._timeout(timeout)
-        return limited(refused.decision, refused.report, key, refused.reason, timeout_ns, self._max_waiting)
+        return limited(
+            refused.decision,
+            refused.report,
+            key,
+            self.table.metrics,
+            refused.reason,
+            timeout_ns,
+            self._max_waiting,
+        )
 
     def _count_denial(self, key: Key, cost: Cost) -> None:
         self._counts.denied += 1
@@ -282,7 +290,7 @@ class SharedLimiter:
             return self._instead(error, key, cost).reserve(key, cost=cost)
         if decision.verdict != Verdict.GRANTED:
             self._count_denial(key, cost)
-            refusal = limited(decision, decision, key, decision.reason())
+            refusal = limited(decision, decision, key, self.table.metrics, decision.reason())
             again_ns = decision.reserve_again_ns()
             if again_ns is None:
                 raise refusal
@@ -297,7 +305,7 @@ class SharedLimiter:
     def peeking(self, key: Key, cost: Cost) -> Flow[Status]:
         keys, costs = self._request(key, cost)
         report: Report = yield from self._telling(Peek(keys, costs), key)
-        return status(report)
+        return status(report, self.table.metrics)
 
     def pausing(self, length: Any, key: str | None) -> Flow[None]:
         ns = pause_to_ns(length)

@@ -60,8 +60,7 @@ def refuse_in_memory(given: Mapping[str, Any]) -> None:
         raise InvalidArgument(
             "options",
             unused,
-            "them with a shared engine, such as engine='redis://...': a ledger in memory is never away and never lost "
-            "while its process lives",
+            "them with a shared engine, such as engine='redis://...'; memory:// cannot fail, nor lose a ledger",
         )
 
 

@@ -59,15 +59,15 @@ class SharedPermit(Permit):
 
     def complete(self) -> None:
         """The answer is there: call it as soon as the response's headers are."""
-        self._finish(COMPLETE)
+        self._end_as(COMPLETE)
 
     def cancel(self) -> None:
         """It was never dispatched: it goes back as it was, unless a later grant relied on it."""
-        self._finish(CANCEL)
+        self._end_as(CANCEL)
 
     def abandon(self) -> None:
         """The outcome is unknown: it counts until `max_transit` is over."""
-        self._finish(ABANDON)
+        self._end_as(ABANDON)
 
     def settle(self, cost: int | Mapping[str, int]) -> None:
         """It is complete, and cost something else: less is given back, more is paid before the next grant."""
@@ -77,12 +77,12 @@ class SharedPermit(Permit):
         spent = tuple(actual.get(i, taken) for i, taken in enumerate(self._decision.costs))
         self._end_by(SETTLE, spent)
 
-    def _finish(self, how: int) -> None:
+    def _end_as(self, how: int) -> None:
         if self._end:
             raise PermitFinished(ENDS[self._end], ENDS[how])
         self._end_by(how)
 
-    def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
+    def _finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
         if not self._end:
             self._end_by(COMPLETE if error is None else outcome_of(error, answered, not_sent))

@@ -138,7 +138,7 @@ class SharedServer:
     `open()` before the first call, `on_unreachable()` when the server does not answer, `close()` at the end (also
     done at exit). All three may be called from any thread, and again.
 
-    >>> Tenancy("/var/lib/app").socket_path
+    >>> SharedServer("/var/lib/app").socket_path
     '/var/lib/app/server.sock'
     """
 

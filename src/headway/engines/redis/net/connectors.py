@@ -49,7 +49,7 @@ class Connector:
     def name(self) -> str:
         """For people.
 
-        >>> Way(object, object, {"host": "db", "port": 6379, "password": "secret"})
+        >>> Connector(object, object, {"host": "db", "port": 6379, "password": "secret"})
         <way to db:6379>
         """
         options = self.options

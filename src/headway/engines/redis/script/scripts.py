@@ -45,7 +45,7 @@ def _script(text: str) -> Script:
 def ledger_script(kinds: frozenset[int], queue: bool) -> Script:
     """The script for limiters of these kinds.
 
-    >>> book_script(frozenset({BUCKET}), False).sha == book_script(frozenset({WINDOW}), True).sha
+    >>> ledger_script(frozenset({BUCKET}), False).sha == ledger_script(frozenset({WINDOW}), True).sha
     False
     """
     names = ["prelude"]
