@@ -73,9 +73,8 @@ def notice_wait(store: MemoryStore, waited_ns: int) -> None:
 def check_health(store: MemoryStore, tick_ns: int = 1) -> None:
     """Look at what has ended so far; by rules that reckon in ticks of so many nanoseconds."""
     # Of other kinds, an abandoned permit is as good as a completed one.
-    windows = [
-        keyed.rule for keyed in store.keyed_ledgers if isinstance(keyed.rule, WindowRule) and keyed.rule.held
-    ]
+    rules = [keyed.rule for keyed in store.keyed_ledgers]
+    windows = [rule for rule in rules if isinstance(rule, WindowRule) and (rule.held or rule.bracketed)]
     if not windows or store.ended < ENOUGH:
         return
     if store.abandoned * 100 > store.ended:

@@ -37,7 +37,7 @@ class Fallback:
         share: float,
         limits: dict[str, Limit],
         overrides: Overrides | None,
-        remote: Remote | None,
+        remote: Remote | bool | None,
         clock: Clock,
         on_event: Callable[[LimiterEvent], object] | None,
     ) -> None:

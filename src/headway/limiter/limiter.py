@@ -22,7 +22,7 @@ from headway.engines.memory import MemoryStore, open_store
 from headway.errors import InvalidArgument, InvalidKey, LimitMismatch, NotPromised, RateLimited
 from headway.events import EventEmitter, LimiterEvent
 from headway.limiter.hold import Hold
-from headway.limiter.limit_input import Limits, as_remote, metrics_of
+from headway.limiter.limit_input import Limits, as_remote, check_remote, metrics_of
 from headway.limiter.local import Cost, Key, LocalLimiter, Timeout, timeout_to_ns
 from headway.status import LimiterStats, Status, status_of
 
@@ -57,8 +57,10 @@ class Limiter(LocalLimiter):
     99
 
     `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one.
-    `remote` (True, or a `Remote`) makes every `Window` count as the remote does. `timeout` and `max_waiting`
-    bound waiting; `start="full"` begins as if everything had just been used; `on_event` is told what happens.
+    `remote` says when a `Window` counts. None: whatever brackets a call (`with`, `hold`, `throttle`) as the remote
+    does, a bare `acquire` at the decision. False: always at the decision. True or a `Remote`: always as the remote
+    does. `timeout` and `max_waiting` bound waiting; `start="full"` begins as if everything had just been used;
+    `on_event` is told what happens.
     """
 
     __slots__ = ("__weakref__", "_limits", "_overrides", "_remote", "_rules")
@@ -105,6 +107,8 @@ class Limiter(LocalLimiter):
         source = as_clock(clock)
         self._remote = as_remote(remote)
         self._limits = metrics_of(limit, self._remote)
+        if overrides is None:
+            check_remote(self._remote, self._limits)
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
         self._check_overrides(overrides, source)

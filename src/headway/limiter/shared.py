@@ -30,7 +30,7 @@ from headway.events import EventEmitter
 from headway.flows.shared import Flow, Send
 from headway.limiter import shared_options
 from headway.limiter.fallback import Fallback
-from headway.limiter.limit_input import Limits, as_remote, metrics_of
+from headway.limiter.limit_input import Limits, as_remote, check_remote, metrics_of
 from headway.limiter.limiter import Limiter, Overrides
 from headway.limiter.local import Cost, Key, LocalLimiter, timeout_to_ns
 from headway.limiter.permits import Permit
@@ -84,6 +84,8 @@ class SharedLimiter(SharedCalls):
         self._remote = as_remote(remote)
         self._engine = open_engine(engine, engine_timeout_ns / 1e9)
         self._limits = self._from_afar(limit)
+        if overrides is None:
+            check_remote(self._remote, self._limits)
         self._overrides = overrides
         self._rules: dict[Limit, tuple[Rule, ...]] = {}
         self._fallback = Fallback(

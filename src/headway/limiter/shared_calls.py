@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headway.diagnostics import notice_wait
 from headway.engines.redis.client.batching import loop_batcher, thread_batcher
 from headway.engines.redis.client.requests import ABANDON, CANCEL, COMPLETE, Acquire
-from headway.engines.redis.script.protocol import GRANTED, NEVER, NOW, TICK, WAIT
+from headway.engines.redis.script.protocol import GRANTED, HELD, NEVER, NOW, TICK, WAIT
 from headway.errors import EngineUnavailable, LimiterClosed
 from headway.flows import drive_shared
 from headway.flows.drive import need_loop
@@ -72,8 +72,14 @@ class SharedCalls(Limiter):
                 return answer
 
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
+        return self._acquire(key, cost, timeout, WAIT)
+
+    def _acquire_held(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+        return self._acquire(key, cost, timeout, WAIT + HELD)
+
+    def _acquire(self, key: Key, cost: Cost, timeout: Timeout, patience: int) -> Permit:
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
-        acquire = self._patient_question(key, cost, deadline)
+        acquire = self._patient_question(key, cost, deadline, patience)
         since = 0
         try:
             thread_batcher(acquire.ledger).send(acquire)
@@ -82,12 +88,20 @@ class SharedCalls(Limiter):
                 acquire = self._run(self._waiting(acquire, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
             instead = self._unanswered(acquire, error, key, cost, timeout)
+            if patience >= HELD:
+                return instead._acquire_held(key, cost, self._left(deadline))
             return instead.acquire(key, cost=cost, timeout=self._left(deadline))
         return self._got(acquire, key, cost, since)
 
     async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
+        return await self._acquire_async(key, cost, timeout, WAIT)
+
+    async def _acquire_held_async(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+        return await self._acquire_async(key, cost, timeout, WAIT + HELD)
+
+    async def _acquire_async(self, key: Key, cost: Cost, timeout: Timeout, patience: int) -> Permit:
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
-        acquire = self._patient_question(key, cost, deadline)
+        acquire = self._patient_question(key, cost, deadline, patience)
         since = 0
         try:
             await loop_batcher(acquire.ledger, need_loop()).send(acquire)
@@ -96,6 +110,8 @@ class SharedCalls(Limiter):
                 acquire = await self._run_async(self._waiting(acquire, deadline))
         except BaseException as error:  # noqa: BLE001 - as above
             instead = self._unanswered(acquire, error, key, cost, timeout)
+            if patience >= HELD:
+                return await instead._acquire_held_async(key, cost, self._left(deadline))
             return await instead.acquire_async(key, cost=cost, timeout=self._left(deadline))
         return self._got(acquire, key, cost, since)
 
@@ -123,12 +139,12 @@ class SharedCalls(Limiter):
         ledger, costs = self._whose(key, cost)
         return Acquire(ledger, costs, NOW, 0.0)
 
-    def _patient_question(self, key: Key, cost: Cost, deadline: int | None) -> Acquire:
+    def _patient_question(self, key: Key, cost: Cost, deadline: int | None, patience: int) -> Acquire:
         ledger, costs = self._whose(key, cost)
-        return self._new_ask(ledger, costs, deadline)
+        return self._new_ask(ledger, costs, deadline, patience)
 
     def _new_ask(
-        self, ledger: LedgerClient, costs: tuple[int, ...], deadline: int | None, patience: int = WAIT
+        self, ledger: LedgerClient, costs: tuple[int, ...], deadline: int | None, patience: int
     ) -> Acquire:
         longest = NEVER if deadline is None else float(max(0, deadline - self._clock.now()) // TICK)
         return Acquire(ledger, costs, patience, longest)
@@ -202,9 +218,9 @@ class SharedCalls(Limiter):
 
     def _waiting(self, acquire: Acquire, deadline: int | None) -> Flow[Acquire]:
         """Until a permit may be spent."""
-        ledger, costs = acquire.ledger, acquire.costs
+        ledger, costs, patience = acquire.ledger, acquire.costs, acquire.patience
         return acquire_flow(
-            acquire, deadline, self._max_waiting, lambda: self._new_ask(ledger, costs, deadline)
+            acquire, deadline, self._max_waiting, lambda: self._new_ask(ledger, costs, deadline, patience)
         )
 
     # -- ends --------------------------------------------------------------------------------------------

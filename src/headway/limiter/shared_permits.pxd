@@ -7,6 +7,7 @@ from headway.limiter.permits cimport Permit
 
 
 cdef long _process
+cdef int BRACKETED
 
 
 cdef class SharedPermit(Permit):

@@ -1,8 +1,9 @@
 """A permit from a shared ledger: it knows where it came from, until when it may be spent, and tells the ledger how it
 ended.
 
-Its end is posted and not waited for; if it is lost with its process, the lease or `max_transit` covers for it. It is
-the permit of the process that took it: what a forked child does with its copy ends nothing.
+Its end is posted and not waited for; if it is lost with its process, the lease or `max_transit` covers for it. So is
+the word that a bare permit was entered: from then on a `Window` counts it until it ends. It is the permit of the
+process that took it: what a forked child does with its copy ends nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +14,20 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.client.requests import ABANDON, CANCEL, COMPLETE, SETTLE, Acquire, Release
+from headway.engines.redis.client.requests import (
+    ABANDON,
+    CANCEL,
+    COMPLETE,
+    SETTLE,
+    Acquire,
+    Enter,
+    post_end,
+)
+from headway.engines.redis.script import protocol
+from headway.engines.redis.script.protocol import TICK
 from headway.errors import PermitExpired, PermitFinished
 from headway.flows.shared import sleep_to_slot
-from headway.limiter.permits import ENDS, Permit
+from headway.limiter.permits import ENDS, ENTERED, Permit
 from headway.outcome import outcome_of
 
 if TYPE_CHECKING:
@@ -67,9 +78,10 @@ class Lease:
             acquire.ledger.leases.pop((acquire.ticket, self.rule), None)
         else:
             self.mark = mark
-            marks = list(acquire.marks)
-            marks[2 * self.rule] = mark
-            acquire.marks = tuple(marks)
+            with _order:
+                marks = list(acquire.marks)
+                marks[2 * self.rule] = mark
+                acquire.marks = tuple(marks)
             acquire.epoch = epoch
             self.until = sent + acquire.ledger.allowance_ns
         self.not_renewed()
@@ -88,8 +100,11 @@ class Lease:
                 return
             for lease in self.parts:
                 lease.last_words = None
-        self.call.ledger.post(Release(self.call, *said))
+        post_end(self.call, *said)
 
+
+# A C integer where this file is compiled.
+BRACKETED = protocol.HELD
 
 # The collector may come while we have it, and end another permit.
 _order = threading.RLock()
@@ -125,7 +140,7 @@ def say_end(
             acquire.ledger.leases.pop((acquire.ticket, lease.rule), None)
         if wait:
             return
-    acquire.ledger.post(Release(acquire, how, actual))
+    post_end(acquire, how, actual)
 
 
 class SharedPermit(Permit):
@@ -237,13 +252,51 @@ class SharedPermit(Permit):
         if self._slot:
             self.wait()
         self.check()
+        self._start_call()
         return self
 
     async def __aenter__(self) -> Permit:
         if self._slot:
             await self.wait_async()
         self.check()
+        self._start_call()
         return self
+
+    def _start_call(self) -> None:
+        """What was taken without a bracket has one now; the ledger is told, and nobody waits for it."""
+        acquire = self._call
+        ledger = acquire.ledger
+        if self._end or not ledger.bracketed or acquire.void or self._taken_by != _process:
+            return
+        now = self._limiter._clock.now()
+        with _order:
+            marks, since = list(acquire.marks), [0] * len(acquire.costs)
+            for i, rule in enumerate(ledger.rules):
+                if acquire.costs[i] and marks[2 * i] < 0 and rule.bracketed:
+                    # The mark under which it is found at its end: a time that is not before this one.
+                    grid = rule.out_grid
+                    since[i] = -(-self._server_time(now, marks[2 * i]) // grid) * grid
+            if not any(since):
+                return
+            said = acquire.entered = Enter(acquire, tuple(since))
+            for i, at in enumerate(since):
+                if at:
+                    marks[2 * i] = float(at)
+            acquire.marks = tuple(marks)
+        if not self._held:
+            self._held = ENTERED
+        acquire.slot = now
+        ledger.post(said)
+
+    def _server_time(self, now: int, mark: float) -> int:
+        """The server's time, at most. If nobody knows what its clock shows: from when the permit, had it not been
+        entered, would have been there again."""
+        ledger = self._call.ledger
+        registry = ledger.registry
+        sample = registry.clock_samples.get(ledger.ident)
+        if sample is not None:
+            return int(sample.most(now, registry.drift))
+        return int(-mark + (now - self._call.replied_at) * (1 + registry.drift) / TICK)
 
     def promise(self, slot: int) -> None:
         """Note the time from which it may be spent."""
@@ -302,7 +355,7 @@ class HeldSharedPermit(SharedPermit):
 def new_shared_permit(limiter: SharedCalls, acquire: Acquire) -> SharedPermit:
     """What was granted to `ask`, counted; made without a constructor, as one call in two would be that."""
     ledger = acquire.ledger
-    held = ledger.held
+    held = ledger.held or (ledger.bracketed and acquire.patience >= BRACKETED)
     permit: SharedPermit = (
         HeldSharedPermit.__new__(HeldSharedPermit) if held else SharedPermit.__new__(SharedPermit)
     )

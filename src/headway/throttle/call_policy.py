@@ -53,8 +53,8 @@ class CallPolicy:
             self.key is None and type(self.cost) is int and self.cost == 1 and self.settling is None
         )
 
-    def ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Key and cost of this call."""
+    def ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """Key, cost and time-out of this call."""
         key: Any = self.key
         if callable(key):
             key = key(*args, **kwargs)
@@ -65,15 +65,15 @@ class CallPolicy:
             if not isinstance(key, str | dict):
                 raise InvalidKey(key, costs=False)
         cost = self.cost(*args, **kwargs) if callable(self.cost) else self.cost
-        return {"key": key, "cost": cost, "timeout": self.timeout}
+        return key, cost, self.timeout
 
     def open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Permit:
         """Take a permit for a call; raises `RateLimited`."""
-        return self.desk.acquire(**self.ask(args, kwargs))
+        return self.desk._acquire_held(*self.ask(args, kwargs))
 
     async def open_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Permit:
         """The same for a task."""
-        return await self.desk.acquire_async(**self.ask(args, kwargs))
+        return await self.desk._acquire_held_async(*self.ask(args, kwargs))
 
     def close(self, permit: Permit, error: BaseException) -> None:
         """The call raised."""
@@ -132,7 +132,7 @@ class ThrottledFunction:
         bracket = self.bracket
         if not bracket.simple:
             return None
-        permit = bracket.desk._grant_quickly(None, 1)
+        permit = bracket.desk._grant_quickly(None, 1, True)
         return None if refused(permit) else permit
 
     def __get__(self, instance: Any, owner: Any) -> Any:

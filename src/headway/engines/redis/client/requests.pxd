@@ -52,7 +52,7 @@ cdef class Request:
 
 cdef class Acquire(Request):
     cdef public tuple costs, marks
-    cdef public object rows
+    cdef public object entered, rows
     cdef public long long expires, replied_at, ready, slot, ticket
     cdef public double due, halted, longest, pause, quarantine, shift
     cdef public int patience, verdict

@@ -22,7 +22,7 @@ except ImportError:
 if TYPE_CHECKING:
     from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
 
-COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
+COMPLETE, CANCEL, ABANDON, SETTLE, ENTER = 1, 2, 3, 4, 5
 
 # C values where this file is compiled.
 GRANTED, SEVERAL = protocol.GRANTED, protocol.SEVERAL
@@ -127,6 +127,9 @@ class Request:
     def unheard(self) -> None:
         """It was not applied, and never will be."""
 
+    def settle(self) -> None:
+        """It travelled by letter, and that was answered."""
+
     def withdraw(self) -> None:
         """Nobody waits for it any more."""
         self.orphan = True
@@ -162,6 +165,7 @@ class Acquire(Request):
         "__weakref__",
         "costs",
         "due",
+        "entered",
         "expires",
         "halted",
         "longest",
@@ -195,6 +199,8 @@ class Acquire(Request):
         self.shift = self.due = self.quarantine = self.pause = self.halted = 0.0
         self.slot = self.expires = self.ready = self.replied_at = 0
         self.stood = self.returned = False
+        # What was said when it was entered, if it was a bare one.
+        self.entered: Enter | None = None
 
     def spendable(self) -> bool:
         """Whether it is there now: not denied, not for later, and not for so long ago that it is another's by now."""
@@ -355,6 +361,54 @@ class Release(Request):
         # It travelled with a question that did not arrive: nobody waits for it, so it is said again on its own.
         self.orphan = False
         self.ledger.registry.engine.post_now(self)
+
+
+class Enter(Release):
+    """A bare permit was entered: its ledger counts it until it ends.
+
+    The end of the permit waits until the ledger has heard of this. One that was faster would not be found there, and
+    the permit would be out until its transit is over.
+    """
+
+    __slots__ = ("last", "settled")
+
+    def __init__(self, acquire: Acquire, since: tuple[int, ...]) -> None:
+        self.last: Release | None = None
+        self.settled = False
+        Release.__init__(self, acquire, ENTER, since)
+
+    def follow(self, end: Release) -> None:
+        """Post the end of the permit, now or as soon as it may go."""
+        with _once:
+            if not self.settled:
+                self.last = end
+                return
+        self.ledger.post(end)
+
+    def settle(self) -> None:
+        with _once:
+            self.settled = True
+            end, self.last = self.last, None
+        if end is not None:
+            self.ledger.post(end)
+
+    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+        self.done = True
+        self.settle()
+        return position
+
+    def fail(self, error: BaseException) -> None:
+        Release.fail(self, error)
+        self.settle()
+
+
+def post_end(acquire: Acquire, how: int, actual: tuple[int, ...] | None = None) -> None:
+    """Tell the ledger how a permit ended."""
+    end = Release(acquire, how, actual)
+    if acquire.entered is None:
+        acquire.ledger.post(end)
+    else:
+        acquire.entered.follow(end)
 
 
 class Withdraw(Request):

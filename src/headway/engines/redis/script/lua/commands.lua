@@ -4,8 +4,11 @@
     local command = index == from and first or commands(index)
     local what = command[1]
     if what == ACQUIRE then
-      -- ticket, 0 for now, 1 to wait or 2 to reserve, longest wait, how many times (with tickets in a row), costs
-      local patient, firm, longest = command[3] > 0, command[3] == 2, command[4]
+      -- ticket, 0 for now, 1 to wait or 2 to reserve (and HELD more, if it brackets a call), longest wait, how many
+      -- times (with tickets in a row), costs
+      local patience, longest = command[3] % HELD, command[4]
+      local patient, firm = patience > 0, patience == 2
+      command.held = command[3] >= HELD
       for ticket = command[2] + done, command[2] + command[5] - 1 do
         local slot, _, ready, never, least = weigh(own, command, 5, blocked, firm)
         if slot and (slot == now or (patient and slot - now <= longest)) then
@@ -28,7 +31,8 @@
     elseif (what == RELEASE or what == WITHDRAW) and epoch_seen ~= '' and epoch_seen ~= epoch then
       -- of a ledger that is no more
     elseif what == RELEASE then
-      -- how, ticket (0: none), then cost, mark, tally and actual cost of each rule
+      -- how, ticket (0: none), then cost, mark, tally and actual cost of each rule; or, to enter (5), instead of an
+      -- actual cost the time from which its call may be dispatched
       local how = command[2]
       if command[3] > 0 and can_queue then
         call('HDEL', root .. ':g', process .. pack('<d', command[3]))
@@ -46,6 +50,8 @@
             kind.cancel(ledger, now, cost, mark, tally)
           elseif how == 3 and kind.abandon then
             kind.abandon(ledger, now, cost, mark)
+          elseif how == 5 and kind.enter then
+            kind.enter(ledger, now, cost, mark, tally, actual)
           end
         end
       end

@@ -1,7 +1,7 @@
   -- Who waits where no time can be promised: first come, first served, across all processes.
   --
   -- An entry is the process, the number of its ticket, the time after which nobody waits for it, and how many costs it
-  -- has and which; where the limiter has metrics, the keys of its ledgers follow. Whoever changes the ledgers serves the
+  -- has (negative, if its permit brackets a call) and which; where the limiter has metrics, the keys of its ledgers follow. Whoever changes the ledgers serves the
   -- queue before it leaves: the head gets what it needs as soon as it is certain when that is there, and hears of it on
   -- its process's channel. What was granted is kept in <root>:g until it has been heard of, in case the message is lost.
   --
@@ -46,7 +46,10 @@
   -- The ledgers and the costs of an entry, and how many of its ledgers cannot be opened; those cost nothing here.
   local function needs_of(entry)
     local width = unpack_from('<d', entry, 29)
+    local held = width < 0
+    width = math.abs(width)
     local costs = numbers_in(entry, width, 37)
+    costs.held = held
     local keys = string.sub(entry, 37 + 8 * width)
     if keys == '' and width == count and #KEYS == 1 then
       return own, costs, 0
@@ -142,7 +145,7 @@
   end
 
   local function stand(ticket, deadline, costs, offset)
-    local entry = process .. pack('<ddd' .. string.rep('d', count), ticket, deadline, count,
+    local entry = process .. pack('<ddd' .. string.rep('d', count), ticket, deadline, costs.held and -count or count,
       unpack(costs, offset + 1, offset + count))
     if #KEYS > 1 then
       local keys = {}
