@@ -86,7 +86,7 @@ def notice_wait(store: Counted, waited_ns: int) -> None:
 def check_health(store: Counted, tick_ns: int = 1) -> None:
     """Look at what has ended so far; by rules that reckon in ticks of so many nanoseconds."""
     # Of other kinds, an abandoned permit is as good as a completed one.
-    windows = [rule for rule in store.rules if isinstance(rule, WindowRule) and rule.held]
+    windows = [rule for rule in store.rules if isinstance(rule, WindowRule) and (rule.held or rule.bracketed)]
     if not windows or store.ended < ENOUGH:
         return
     if store.abandoned * 100 > store.ended:

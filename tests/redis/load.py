@@ -12,7 +12,7 @@ from headway import Bucket, Concurrency, Remote, Spacing, Window
 
 LEASE = 0.5
 LIMITS = {
-    "window": Window(10, per=0.5),
+    "window": Window(10, per=0.5, remote=False),
     "window-remote": Window(10, per=0.5, remote=Remote(resolution=0, max_transit=0.3)),
     "bucket": Bucket("20/s", burst=5),
     "spacing": Spacing("50ms"),

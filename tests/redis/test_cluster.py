@@ -116,7 +116,7 @@ def move_slot(cluster, key, *, between=lambda: None):
 def test_a_slot_that_is_moved(make_cluster, connect):
     cluster = make_cluster()
     engine = connect(short_lease(cluster.url, 1))
-    limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT)
+    limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT, remote=False)
     limiter.acquire()
     fresh = Limiter("5/s", name="fresh", engine=engine, engine_timeout=TIMEOUT)
 

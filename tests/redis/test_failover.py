@@ -21,7 +21,7 @@ from headway.engines.redis.script.codec import Meta
 pytestmark = [pytest.mark.realtime, pytest.mark.slow]
 
 LIMITS = [
-    Window(20, per=5),
+    Window(20, per=5, remote=False),
     Window(20, per=5, remote=Remote(resolution=0, max_transit=0.5)),
     Bucket("4/s", burst=20),
 ]

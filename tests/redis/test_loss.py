@@ -53,8 +53,8 @@ def test_script_flush_under_load(crew, valkey):
 
 
 def test_an_evicted_ledger_is_a_lost_one(valkey, name, caplog):
-    limiter = Limiter("5/s", name=name, engine=f"{valkey.url}?lease={LEASE}")
-    other = Limiter("5/s", name=f"{name}o", engine=f"{valkey.url}?lease={LEASE}")
+    limiter = Limiter("5/s", name=name, engine=f"{valkey.url}?lease={LEASE}", remote=False)
+    other = Limiter("5/s", name=f"{name}o", engine=f"{valkey.url}?lease={LEASE}", remote=False)
     assert all(limiter.try_acquire() for _ in range(5))
     assert other.try_acquire()
     valkey.client().delete(limiter._shared.ledgers.registry.ledger((None,)).keys[0])
@@ -104,7 +104,7 @@ def test_a_cap_bounds_the_quarantine_and_is_told(valkey, name, caplog):
 
 def test_after_a_cap_every_denial_says_that_it_is_in_doubt(valkey, name):
     """To who has seen the loss, and to who comes new; until what was forgotten is harmless."""
-    options = {"name": name, "engine": f"{valkey.url}?lease=0.1", "max_quarantine": 0.1}
+    options = {"name": name, "engine": f"{valkey.url}?lease=0.1", "max_quarantine": 0.1, "remote": False}
     limiter = Limiter("2 per 1s", **options)
     assert limiter.try_acquire(cost=2)
     assert limiter.peek().in_doubt == 0

@@ -97,7 +97,7 @@ def test_every_row_has_a_proof():
 
 @pytest.mark.parametrize(
     ("limit", "step"),
-    [(Spacing(1, expire_after=0.1), 1.1), (Bucket("1/s", burst=1), 1), (Window(1, per=1), 1)],
+    [(Spacing(1, expire_after=0.1), 1.1), (Bucket("1/s", burst=1), 1), (Window(1, per=1, remote=False), 1)],
     ids=["spacing", "bucket", "window"],
 )
 def test_a_slot_that_a_killed_process_reserved_is_lost(crew, valkey, limit, step):
@@ -160,7 +160,9 @@ def test_a_holder_that_was_stopped_inside_its_body(crew, valkey, too_long):
 def test_a_server_that_evicts(make_server, connect, caplog):
     """For real: it runs out of memory, and throws ledgers away to make room."""
     server = make_server(maxmemory_policy="allkeys-random")
-    limiter = Limiter(Window(5, per=2), name="evicted", engine=connect(f"{server.url}?lease=0.5"))
+    limiter = Limiter(
+        Window(5, per=2, remote=False), name="evicted", engine=connect(f"{server.url}?lease=0.5")
+    )
     assert all(limiter.try_acquire() for _ in range(5))
     begin = time.monotonic()
     client = server.client()
@@ -176,7 +178,7 @@ def test_a_server_that_evicts(make_server, connect, caplog):
 
 def test_who_comes_new_to_a_flushed_server(valkey, connect):
     """It cannot miss what it never saw: at most twice the limit, until somebody asks who knew the ledger."""
-    limit = Window(5, per=2)
+    limit = Window(5, per=2, remote=False)
     knows, new = (Limiter(limit, name="new", engine=connect(f"{valkey.url}?lease=0.5")) for _ in range(2))
     assert all(knows.try_acquire() for _ in range(5))
     valkey.client().flushall()

@@ -145,7 +145,7 @@ def test_a_failover_is_followed(make_sentinels, connect, kill):
     """
     sentinels = make_sentinels(replicas=2, min_replicas_to_write=1)
     engine = connect(short_lease(sentinels.url, 1))
-    limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT)
+    limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT, remote=False)
     grants, stop = [], threading.Event()
 
     def use():

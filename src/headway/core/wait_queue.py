@@ -40,11 +40,25 @@ class Waker(Protocol):
 class Ticket:
     """A place in line: what is wanted, and how to wake who wants it."""
 
-    __slots__ = ("costs", "granted", "keys", "marks", "number", "queues", "ready", "since", "slot", "waker")
+    __slots__ = (
+        "costs",
+        "granted",
+        "held",
+        "keys",
+        "marks",
+        "number",
+        "queues",
+        "ready",
+        "since",
+        "slot",
+        "waker",
+    )
 
-    def __init__(self, keys: tuple[str | None, ...], costs: tuple[int, ...]) -> None:
+    def __init__(self, keys: tuple[str | None, ...], costs: tuple[int, ...], held: bool = False) -> None:
         self.keys = keys
         self.costs = costs
+        # Whether it is for a call that is bracketed.
+        self.held = held
         self.number = 0
         self.since = 0
         self.waker: Waker | None = None
@@ -71,7 +85,7 @@ class WaitQueue:
     (None, 1, True)
     """
 
-    __slots__ = ("first", "index", "last", "plan", "plan_at", "served", "tickets")
+    __slots__ = ("first", "held", "index", "last", "plan", "plan_at", "served", "tickets")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -79,6 +93,8 @@ class WaitQueue:
         # The head, which is asked for more often than it changes, and the highest number that ever stood here.
         self.first: Ticket | None = None
         self.last = 0
+        # How many of them bracket a call.
+        self.held = 0
         self.plan: Ledger | None = None
         self.plan_at = 0
         # The slot that was taken last, where slots are promised.
@@ -97,6 +113,7 @@ class WaitQueue:
         if number in self.tickets:
             return
         self.tickets[number] = ticket
+        self.held += ticket.held
         ticket.queues.append(self)
         if self.first is None or self.first.number > number:
             self.first = ticket
@@ -112,6 +129,7 @@ class WaitQueue:
         if not ticket.granted or self.first is not ticket:
             self.plan = None
         del self.tickets[ticket.number]
+        self.held -= ticket.held
         if self.first is ticket:
             self.first = next(iter(self.tickets.values()), None)
 
@@ -121,7 +139,7 @@ class WaitQueue:
         The head may take what is due from `since` on, which is before `now` if it is late.
         """
         rule = ledger.get_rule()
-        if rule.held:
+        if rule.held or (rule.bracketed and ledger.in_flight(now) > 0):
             for ticket in self.tickets.values():
                 cost += ticket.costs[self.index]
             return ledger.copy().wait(now, min(rule.capacity, cost))

@@ -1,5 +1,5 @@
 cimport cython
-from headway.core.ledger cimport Ledger
+from headway.core.ledger cimport Ledger, Rule
 from headway.core.wait_queue cimport Ticket
 from headway.flows.drive cimport in_context, run, running_loop
 from headway.engines.memory.store cimport MemoryStore
@@ -36,10 +36,10 @@ cdef class LocalLimiter:
     cdef bint _plain
 
     @cython.locals(store=MemoryStore)
-    cdef Permit _grant_quickly(self, key, cost)
+    cdef Permit _grant_quickly(self, key, cost, bint bracket)
 
     @cython.locals(permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong)
-    cdef Permit _try_fast(self, MemoryStore store, key)
+    cdef Permit _try_fast(self, MemoryStore store, key, bint bracket)
 
     @cython.locals(ticket=Ticket)
     cdef Permit _try_locked(self, key, cost)
@@ -47,10 +47,13 @@ cdef class LocalLimiter:
     @cython.locals(store=MemoryStore, ledger=Ledger, permit=Permit)
     cpdef Permit _permit_for(self, Ticket ticket)
 
+    @cython.locals(rule=Rule)
+    cdef bint _holds(self, Ledger ledger, bint bracket)
+
     cpdef tuple _request(self, key, cost)
 
     @cython.locals(store=MemoryStore, ticket=Ticket)
-    cdef tuple _queue(self, key, cost, timeout)
+    cdef tuple _queue(self, key, cost, timeout, bint held)
 
     cdef Permit _waited(self, Ticket ticket)
 

@@ -2,7 +2,8 @@
 
 Every verb is the same question with another patience. `try_acquire` has none, `acquire` waits up to its
 time-out, `with` waits and hands the permit back at the end. All ask `_grant_quickly` first, which decides most
-requests at once; only then the paths part.
+requests at once; only then the paths part. `with`, `hold` and `throttle` take by `_acquire_held`: their permit brackets
+a call, and a `Window` counts it until the call is over.
 
 This file is compiled, and `Limiter` inherits from it: what is here is what users pay for on every call. The
 rest of the limiter, which is called once or rarely, is plain Python in `headway.limiter`.
@@ -39,6 +40,7 @@ if not cython.compiled:
 
 
 if TYPE_CHECKING:
+    from headway.core.ledger import Ledger
     from headway.engines.memory.store import MemoryStore
     from headway.limiter.shared import SharedLimiter
 
@@ -112,7 +114,7 @@ class LocalLimiter:
         >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
         (True, False, True)
         """
-        permit = self._grant_quickly(key, cost)
+        permit = self._grant_quickly(key, cost, False)
         if permit is None:
             if self._shared is not None:
                 return self._shared.try_acquire(key, cost)
@@ -134,10 +136,22 @@ class LocalLimiter:
         if self._shared is not None:
             return self._shared.acquire(key, cost, timeout)
         # Where a caller waits already there is no quick way, and no permit is made in vain to learn it.
-        permit = self._grant_quickly(key, cost) if self._store.uncontended else None
+        permit = self._grant_quickly(key, cost, False) if self._store.uncontended else None
         if permit is not None and permit is not REFUSED:
             return permit
-        ticket, deadline = self._queue(key, cost, timeout)
+        return self._wait(key, cost, timeout, False)
+
+    def _acquire_held(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+        """`acquire` for what brackets a call."""
+        if self._shared is not None:
+            return self._shared.acquire(key, cost, timeout, True)
+        permit = self._grant_quickly(key, cost, True) if self._store.uncontended else None
+        if permit is not None and permit is not REFUSED:
+            return permit
+        return self._wait(key, cost, timeout, True)
+
+    def _wait(self, key: Key, cost: Cost, timeout: Timeout, held: bool) -> Permit:
+        ticket, deadline = self._queue(key, cost, timeout, held)
         try:
             if not ticket.granted:
                 run(wait_in_line(ticket, deadline), self._store, ticket)
@@ -159,10 +173,21 @@ class LocalLimiter:
         """
         if self._shared is not None:
             return await self._shared.acquire_async(key, cost, timeout)
-        permit = self._grant_quickly(key, cost)
+        permit = self._grant_quickly(key, cost, False)
         if permit is not None and permit is not REFUSED:
             return permit
-        ticket, deadline = self._queue(key, cost, timeout)
+        return await self._wait_async(key, cost, timeout, False)
+
+    async def _acquire_held_async(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+        if self._shared is not None:
+            return await self._shared.acquire_async(key, cost, timeout, True)
+        permit = self._grant_quickly(key, cost, True)
+        if permit is not None and permit is not REFUSED:
+            return permit
+        return await self._wait_async(key, cost, timeout, True)
+
+    async def _wait_async(self, key: Key, cost: Cost, timeout: Timeout, held: bool) -> Permit:
+        ticket, deadline = self._queue(key, cost, timeout, held)
         if not ticket.granted:
             try:
                 await run_async(wait_in_line(ticket, deadline), self._store, ticket)
@@ -177,24 +202,27 @@ class LocalLimiter:
         return self.try_acquire(key, cost=cost)
 
     def __enter__(self) -> Permit:
-        permit = self._grant_quickly(None, 1)
+        permit = self._grant_quickly(None, 1, True)
         if permit is None or permit is REFUSED:
-            return self._enter(self.acquire())
+            return self._enter(self._acquire_held(None, 1, ...))
         return self._enter(permit)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave(error)
 
     async def __aenter__(self) -> Permit:
-        return self._enter(await self.acquire_async())
+        return self._enter(await self._acquire_held_async(None, 1, ...))
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave(error)
 
     # -- the kernel --------------------------------------------------------------------------------------
 
-    def _grant_quickly(self, key: Any, cost: Any) -> Permit | None:
-        """One ledger, cost 1, nobody waiting: a permit, or REFUSED. None for whatever is not so simple."""
+    def _grant_quickly(self, key: Any, cost: Any, bracket: bool) -> Permit | None:
+        """One ledger, cost 1, nobody waiting: a permit, or REFUSED. None for whatever is not so simple.
+
+        `bracket`: for a call that is bracketed.
+        """
         store = self._store
         if (
             not self._plain
@@ -205,15 +233,15 @@ class LocalLimiter:
         ):
             return None
         if _ATOMIC:
-            return self._try_fast(store, key)
+            return self._try_fast(store, key, bracket)
         lock = store.lock
         lock.acquire()
         try:
-            return self._try_fast(store, key)
+            return self._try_fast(store, key, bracket)
         finally:
             lock.release()
 
-    def _try_fast(self, store: MemoryStore, key: str | None) -> Permit | None:
+    def _try_fast(self, store: MemoryStore, key: str | None, bracket: bool) -> Permit | None:
         """Decide, under the lock or atomically.
 
         The permit is made first: nothing may come between looking and taking. But making and freeing an object
@@ -222,7 +250,7 @@ class LocalLimiter:
         next one is needed, it is that one.
         """
         permit: Permit
-        held = store.held
+        held = store.held or (bracket and store.bracketed)
         if cython.compiled:
             ours = only_ours(self, store, held)  # type: ignore[name-defined] # noqa: F821 - in desk.pxd
         else:
@@ -250,7 +278,7 @@ class LocalLimiter:
         if ledger.wait(now, 1):
             permit._end = 3
             return REFUSED
-        permit._mark = ledger.take(now, 1)
+        permit._mark = ledger.take_held(now, 1) if held else ledger.take(now, 1)
         permit._tally = ledger.tally
         if permit._ledger is not ledger:
             permit._ledger = ledger
@@ -274,7 +302,7 @@ class LocalLimiter:
         store = self._store
         if len(ticket.marks) == 1 and len(ticket.keys) == 1:
             ledger, mark, tally = ticket.marks[0]
-            permit = new_permit(ledger.get_rule().held, store, ticket.keys[0])
+            permit = new_permit(self._holds(ledger, ticket.held), store, ticket.keys[0])
             permit._ledger = ledger
             permit._mark = mark
             permit._tally = tally
@@ -293,11 +321,16 @@ class LocalLimiter:
         claims = [
             (i, ledger, ticket.costs[i], mark, tally, ticket.keys[i]) for i, (ledger, mark, tally) in marks
         ]
-        held = any(claim[1].get_rule().held for claim in claims)
+        held = any(self._holds(claim[1], ticket.held) for claim in claims)
         key = next((key for key in ticket.keys if key is not None), None)
         permit = new_permit(held, self._store, key)
         permit._claims = claims
         return permit
+
+    def _holds(self, ledger: Ledger, bracket: bool) -> bool:
+        """Whether what was taken from this ledger is out until it ends."""
+        rule = ledger.get_rule()
+        return rule.held or (bracket and rule.bracketed)
 
     def _request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Key and cost of each rule; raises for what makes no sense, before anything has changed."""
@@ -315,7 +348,7 @@ class LocalLimiter:
 
     # -- waiting -----------------------------------------------------------------------------------------
 
-    def _queue(self, key: Key, cost: Cost, timeout: Timeout) -> tuple[Ticket, int | None]:
+    def _queue(self, key: Key, cost: Cost, timeout: Timeout, held: bool) -> tuple[Ticket, int | None]:
         """A ticket that has been granted or stands in line, and its deadline; raises when waiting cannot help."""
         keys, costs = self._request(key, cost)
         store = self._store
@@ -325,7 +358,7 @@ class LocalLimiter:
             if max([row[2] for row in store.snapshot(keys, costs)]) > timeout_ns:
                 raise self._limited(key, cost, "timeout", timeout)
             deadline = store.clock.now() + timeout_ns
-        ticket = Ticket(keys, costs)
+        ticket = Ticket(keys, costs, held)
         store.decide(ticket, True)
         if not ticket.granted and self._max_waiting is not None and store.waiting > self._max_waiting:
             store.withdraw(ticket)

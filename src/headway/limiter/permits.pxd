@@ -3,13 +3,13 @@ from headway.core.ledger cimport Ledger
 from headway.engines.memory.store cimport MemoryStore
 
 
-cdef int _COMPLETE
+cdef int _COMPLETE, _HELD
 cdef bint _ATOMIC
 
 
 cdef class Permit:
     # Public are those that a permit of a shared ledger, which is plain Python, fills itself.
-    cdef public bint _held
+    cdef public int _held
     cdef public MemoryStore _store
     cdef list _claims
     cdef long long _cost, _granted_at, _mark, _tally
@@ -22,6 +22,11 @@ cdef class Permit:
     cdef void _hand_back(self, int how) except *
 
     cpdef _finish(self, error, answered=*, not_sent=*)
+
+    @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)
+    cdef _start_here(self)
+
+    cdef void _entered_at(self, long long now) noexcept
 
 
 cdef class HeldPermit(Permit):

@@ -28,6 +28,9 @@ cdef class Queue(Vault):
 
     cdef _hint(self, Ticket ticket, WaitQueue line, Ledger ledger, long long at, long long now)
 
+    @cython.locals(rule=Rule)
+    cdef bint _open_ended(self, WaitQueue line, Ledger ledger, long long at)
+
     @cython.locals(since=cython.longlong)
     cdef long long _forecast(self, WaitQueue line, Ledger ledger, long long at, long long cost)
 

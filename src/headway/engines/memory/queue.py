@@ -133,9 +133,14 @@ class Queue(Vault):
         Only for who comes to the line, and only where the schedule is known; who wakes and is still not the
         head waits for the bell.
         """
-        if ticket.queues or len(self.keyed_ledgers) > 1 or ledger.get_rule().held:
+        if ticket.queues or len(self.keyed_ledgers) > 1 or self._open_ended(line, ledger, at):
             return None
         return now + self._forecast(line, ledger, at, ticket.costs[line.index])
+
+    def _open_ended(self, line: WaitQueue, ledger: Ledger, at: int) -> bool:
+        """Whether the schedule of a line depends on when permits are ended."""
+        rule = ledger.get_rule()
+        return rule.held or (rule.bracketed and (line.held > 0 or ledger.in_flight(at) > 0))
 
     def _forecast(self, line: WaitQueue, ledger: Ledger, at: int, cost: int) -> int:
         """Nanoseconds until `cost` is granted behind everybody in line."""
@@ -158,7 +163,7 @@ class Queue(Vault):
                 since = self._owed_since(line, ticket, now)
                 moment = min(at, since + ledger.wait(since, cost))
                 line.served = moment
-            mark = ledger.take(moment, cost)
+            mark = ledger.take_held(moment, cost) if ticket.held else ledger.take(moment, cost)
             ledger.use(moment, mark)
             ticket.marks.append((ledger, mark, ledger.tally))
         ticket.granted = True

@@ -126,6 +126,23 @@ class MemoryStore(Queue):
         finally:
             self.leave()
 
+    def start_call(
+        self, ledger: Ledger, cost: int, mark: int, tally: int, index: int, key: str | None
+    ) -> tuple[Ledger, int]:
+        """A bare permit is entered: from now on it is out. Returns where it is kept, and under which mark."""
+        self.enter()
+        try:
+            now = self.time_for(ledger)
+            if ledger.idle(now):
+                # What it owes is the key's, also when its ledger has been forgotten since.
+                ledger = self.keyed_ledgers[index].find(key)
+            mark = ledger.enter(now, cost, mark, tally, now)
+            # Those in line were told a time at which it would have been there.
+            self.call_head(index, key)
+            return ledger, mark
+        finally:
+            self.leave()
+
     def paused(self, keys: tuple[str | None, ...]) -> bool:
         """Whether a pause holds any of these keys up."""
         self.enter()
@@ -185,6 +202,7 @@ class MemoryStore(Queue):
                 keyed.choose = choose
             self.single_rule = False
             self.uses_wall_clock = True
+            self.bracketed = True
         finally:
             self.leave()
 
@@ -196,6 +214,9 @@ class MemoryStore(Queue):
             for keyed, rule in zip(self.keyed_ledgers, rules, strict=True):
                 keyed.reconfigure(rule, now, wall)
             self.held = any(rule.held for rule in rules)
+            self.bracketed = any(rule.bracketed for rule in rules) or any(
+                keyed.choose for keyed in self.keyed_ledgers
+            )
             self.resumed = now
             self.call_heads()
             for line in self.queues.values():
@@ -227,7 +248,7 @@ class MemoryStore(Queue):
                 remaining = ledger.remaining(at)
                 if line is not None and cost:
                     wait = max(1, resume + self._forecast(line, ledger, at + resume, cost))
-                    exact = exact and not rule.held
+                    exact = exact and not self._open_ended(line, ledger, at)
                     remaining = 0
                 found.append(
                     (

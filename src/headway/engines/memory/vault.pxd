@@ -8,7 +8,7 @@ cdef class Vault:
     cdef object __weakref__
     cdef public object name
     cdef public Clock clock
-    cdef public bint start_full, forked, closed, uncontended, single_rule, uses_wall_clock, held, off
+    cdef public bint start_full, forked, closed, uncontended, single_rule, uses_wall_clock, held, bracketed, off
     cdef public KeyedLedgers first
     cdef public list keyed_ledgers, metrics
     cdef public dict queues, pauses, limits

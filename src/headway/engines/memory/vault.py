@@ -35,6 +35,7 @@ class Vault:
     __slots__ = (
         "__weakref__",
         "abandoned",
+        "bracketed",
         "cancelled",
         "clock",
         "closed",
@@ -94,6 +95,7 @@ class Vault:
         self.single_rule = False
         self.uses_wall_clock = False
         self.held = False
+        self.bracketed = False
         self.granted = 0
         self.denied = 0
         self.ended = 0
@@ -124,6 +126,8 @@ class Vault:
         )
         self.uses_wall_clock = any(rule.uses_wall_clock for rule in rules) or any(choosers)
         self.held = any(rule.held for rule in rules)
+        # Whether it matters that a permit brackets a call; of keys with a rule of their own it may.
+        self.bracketed = any(rule.bracketed for rule in rules) or any(choosers)
 
     @property
     def rules(self) -> list[Rule]:

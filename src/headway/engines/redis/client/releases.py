@@ -77,16 +77,19 @@ class PendingRelease:
             elsewhere = engine.halfway(self.ledger, reply) or engine.moved(self.ledger, reply) is not None
             if elsewhere or protocol.no_script(reply) or engine.out_of_order(reply):
                 self._again()
-            else:
-                log.warning(
-                    "limiter %r: an end was refused by the engine: %s",
-                    self.ledger.registry.name,
-                    printable(str(reply)),
-                )
+                return
+            log.warning(
+                "limiter %r: an end was refused by the engine: %s",
+                self.ledger.registry.name,
+                printable(str(reply)),
+            )
         elif len(reply) >= HEAD.size:
             status = HEAD.unpack_from(reply)[0]
             if status in (protocol.MOVED, protocol.EDGES, protocol.RECONFIGURE, protocol.CLOCK):
                 self._again()
+                return
+        for request in self.requests:
+            request.settle()
 
     def _again(self) -> None:
         """This copy was refused. One on another connection may still be under way, and must not be the second one that

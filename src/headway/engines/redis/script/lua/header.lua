@@ -22,7 +22,7 @@
 
 local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION = 0, 1, 2, 3, 4, 5, 6, 7, 8
 local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
-local FORMAT, GRACE, RECORD = 1, 60000000, 72
+local FORMAT, GRACE, RECORD, HELD = 1, 60000000, 72, 4
 
 local root, stream, epoch_seen, ident = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
 local at, lo, hi, number, seq_seen, lease, generation, count, sharded = unpack_from('<ddddddddd', ARGV[1])
