@@ -25,13 +25,15 @@ log = logging.getLogger("headway")
 class PendingRelease:
     """One request on its way, with its number; written again when a connection fails."""
 
-    __slots__ = ("copies", "first", "number", "request", "stream", "written")
+    __slots__ = ("copies", "first", "follows", "number", "request", "stream", "written")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         # Given when it gets in line.
         self.stream = b""
         self.number = 0
+        # Whether it is not the first of its stream: then it is applied only if the one before it was.
+        self.follows = False
         self.written = False
         # How often it was written, and when that was first.
         self.copies = self.first = 0
@@ -41,7 +43,8 @@ class PendingRelease:
         # first may be the last words of a process that ends by `os._exit`, and nobody would say them again: it may be
         # late.
         said, timeout_ns = [self.request.command], self.ledger.registry.timeout_ns
-        round_trip = RoundTrip(self.ledger, [self.request], said, self.stream, self.number, ident, timeout_ns)
+        number = -self.number if self.follows else self.number
+        round_trip = RoundTrip(self.ledger, [self.request], said, self.stream, number, ident, timeout_ns)
         round_trip.slow = self.number == 1
         round_trip.sent = self.ledger.registry.clock.now()
         self.first = self.first or round_trip.sent
@@ -58,22 +61,29 @@ class PendingRelease:
         dropped, ledger.release_stream = ledger.release_stream, None
         return dropped or ReleaseStream(ledger.registry.engine)
 
-    def answered(self, reply: Any) -> None:
+    def answered(self, reply: Any) -> bool:
         """An answer came: mostly it says nothing. If the ledger was lost, what ends here is not known there any more;
-        if only the script was, or something has to be cleared up first, it is asked for like everything else."""
+        if only the script was, or something has to be cleared up first, it is asked for like everything else. Returns
+        whether that is so."""
         engine = self.ledger.registry.engine
         if isinstance(reply, Exception):
             elsewhere = engine.halfway(self.ledger, reply) or engine.moved(self.ledger, reply) is not None
             if elsewhere or protocol.no_script(reply) or engine.out_of_order(reply):
                 self._again()
-            else:
-                log.warning(
-                    "limiter %r: an end was refused by the engine: %s", self.ledger.registry.name, reply
-                )
+                return True
+            log.warning("limiter %r: an end was refused by the engine: %s", self.ledger.registry.name, reply)
         elif len(reply) >= HEAD.size:
             status = HEAD.unpack_from(reply)[0]
-            if status in (protocol.MOVED, protocol.EDGES, protocol.RECONFIGURE, protocol.CLOCK):
+            if status in (
+                protocol.MOVED,
+                protocol.EDGES,
+                protocol.RECONFIGURE,
+                protocol.CLOCK,
+                protocol.SKIPPED,
+            ):
                 self._again()
+                return True
+        return False
 
     def _again(self) -> None:
         """This copy was refused. One on another connection may still be under way, and must not be the second one that
@@ -85,9 +95,14 @@ class PendingRelease:
             request.error = None
             engine.ask_later(request)
         else:
-            engine.worker.resolve_unknown(
-                UnknownOutcome(self.ledger, [request], self.stream, self.number, self.first)
-            )
+            self.resolve_unknown()
+
+    def resolve_unknown(self) -> None:
+        """Have the keeper find out whether it was applied, and if it was not, say it anew."""
+        ledger = self.ledger
+        ledger.registry.engine.worker.resolve_unknown(
+            UnknownOutcome(ledger, [self.request], self.stream, self.number, self.first)
+        )
 
 
 class ReleaseStream:
@@ -112,5 +127,6 @@ class ReleaseStream:
         line.append(release)
 
     def stamp(self, release: PendingRelease) -> None:
+        release.follows = self.stream != b""
         release.stream = self.stream = self.stream or self.engine.new_stream()
         self.number = release.number = self.number + 1

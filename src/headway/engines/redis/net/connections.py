@@ -296,7 +296,10 @@ class ReleaseSender:
     """A connection for what nobody waits for: ends of permits. It never blocks and never raises.
 
     What was written is kept until its answer has been counted. When the connection fails, the keeper opens another and
-    writes what is left again, with its old numbers: what had been applied already is not applied twice.
+    writes what is left again, with its old numbers: what had been applied already is not applied twice. Each is
+    written again only when the one before it is answered: if that is refused (a restarted server refuses until a client
+    says that its ledger is complete) and a later number of the stream is applied, then the script tells no more what
+    has become of it, and it would be lost.
     """
 
     def __init__(self, pool: ServerPool) -> None:
@@ -305,9 +308,17 @@ class ReleaseSender:
         # The collector may come while we have it, and end a coroutine that was dropped, which has a letter, too.
         self.order = threading.RLock()
         self.wire: Connection | None = None
+        # Not answered yet: written on this connection, or not at all.
         self.unheard: deque[Any] = deque()
+        # Written on a connection that has failed: they may have arrived.
+        self.again: deque[Any] = deque()
         # The streams of letters, by account.
         self.streams: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether an answer is still to come."""
+        return bool(self.unheard or self.again)
 
     def post(self, release: Any) -> None:
         """Write now if that is possible at once; otherwise the keeper will."""
@@ -349,9 +360,8 @@ class ReleaseSender:
     def take_in(self, release: Any) -> None:
         """Get one in line that another connection could not deliver; if it may be under way there, under its number."""
         with self.order:
-            release.written = False
             if release.copies:
-                self.unheard.append(release)
+                self.again.append(release)
             else:
                 self._box_of(release).line_up(release, self.unheard)
 
@@ -360,19 +370,31 @@ class ReleaseSender:
         for dropped in list(self.streams.values()):
             dropped.stream = b""
 
-    def _take_over(self, connection: Connection) -> Connection:
+    def _end_stream(self, release: Any) -> None:
+        """This one was refused, and so would be all that follow it in its stream."""
         with self.order:
-            releases = list(self.unheard)
-            again = any(release.copies for release in releases)
-            if again:
-                self._begin_streams()
-            for release in releases:
-                release.written = False
-                if again and not release.copies:
-                    self._box_of(release).stamp(release)
+            dropped = self.streams.get(release.ledger)
+            if dropped is not None and dropped.stream == release.stream:
+                dropped.stream = b""
+
+    def _take_over(self, connection: Connection) -> None:
         connection.socket.settimeout(0)
         self.wire = connection
-        return connection
+
+    def _deliver_again(self, connection: Connection) -> None:
+        """What may have arrived before, one after the other. When one is refused, the keeper first finds out what
+        becomes of it, and of those behind it in its stream."""
+        refused: set[bytes] = set()
+        while self.again:
+            release = self.again[0]
+            if release.stream in refused:
+                release.resolve_unknown()
+            else:
+                release.copies += 1
+                connection.limit(int(self.pool.engine.timeout * 1e9))
+                if release.answered(connection.call(release.payload(connection.ident))):
+                    refused.add(release.stream)
+            self.again.popleft()
 
     def _unwritten(self) -> bool:
         try:
@@ -414,23 +436,51 @@ class ReleaseSender:
             raise ConnectionError("the server closed the connection")
         reader.feed(data)
         while (answer := reader.gets()) is not False:
-            self.unheard.popleft().answered(answer)
+            release = self.unheard.popleft()
+            if release.answered(answer):
+                self._end_stream(release)
 
     def flush(self) -> None:
         """By the keeper: open what is closed, write what was not, count what came."""
-        if not self.unheard:
+        if not self.outstanding:
             return
         with self.lock:
             try:
-                self._count(self.wire or self._take_over(Connection(self.pool)))
+                if self.again or self.wire is None:
+                    self._reopen()
+                if self.wire is not None:
+                    self._count(self.wire)
                 self._write()
             except CONNECTION_ERRORS:
                 self._hang_up()
 
+    def _reopen(self) -> None:
+        connection = Connection(self.pool)
+        try:
+            self._deliver_again(connection)
+        except BaseException:
+            connection.close()
+            raise
+        if self.wire is None:
+            self._take_over(connection)
+        else:
+            self.pool.put_back(connection)
+
     def _hang_up(self) -> None:
-        if self.wire is not None:
-            self.wire.close()
-            self.wire = None
+        if self.wire is None:
+            return
+        self.wire.close()
+        self.wire = None
+        with self.order:
+            if not any(release.copies for release in list(self.unheard)):
+                return
+            self._begin_streams()
+            for _ in range(len(self.unheard)):  # the collector may come, and with it one more, which stays
+                release = self.unheard.popleft()
+                if release.copies:
+                    self.again.append(release)
+                else:
+                    self._box_of(release).line_up(release, self.unheard)
 
     def close(self) -> None:
         with self.lock:

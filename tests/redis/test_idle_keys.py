@@ -106,7 +106,7 @@ def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
     eventually(lambda: registry.sweep() or not registry.ledgers, "it is reduced")
 
 
-def test_an_account_that_somebody_got_just_now_is_not_reduced(valkey, name):
+def test_an_account_that_was_just_looked_up_is_not_reduced(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
     registry = limiter._registry
@@ -119,7 +119,7 @@ def test_an_account_that_somebody_got_just_now_is_not_reduced(valkey, name):
 
 
 @pytest.mark.parametrize("limit", ["5 concurrent", "2/300ms"])
-def test_who_holds_or_waits_is_not_reduced(valkey, name, limit):
+def test_an_account_with_holders_or_waiters_is_not_reduced(valkey, name, limit):
     limiter = Limiter(limit, name=name, engine=valkey.url)
     registry = limiter._registry
     held = [limiter.acquire("key") for _ in range(2)]
@@ -145,7 +145,7 @@ def test_an_expired_ledger_is_forgotten(valkey, name):
     reduce_all(limiter)
     limiter._registry.sweep()
     assert list(limiter._registry.compact) == limiter._registry.compacted_keys == [("long",)]
-    assert limiter._registry.live_keys == []
+    assert limiter._registry.wake == []
     assert limiter.stats().keys == 1
 
 
@@ -157,7 +157,7 @@ def test_a_key_is_on_the_shelf_once(valkey, name):
             limiter._registry.ledgers["key",].expires = expires
         reduce_all(limiter)
         assert limiter._registry.compacted_keys == ([("key",)] if expires is None else [])
-        assert limiter._registry.live_keys == []
+        assert limiter._registry.wake == []
 
 
 def test_a_ledger_that_was_lost_while_its_account_was_reduced_is_missed(valkey, name):
@@ -223,7 +223,7 @@ def test_a_stray_goes_by_the_newest_limit(valkey, name):
 def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
     limiter = Limiter("1/200ms" if end == "complete" else "1/min", name=name, engine=valkey.url, remote=True)
     limiter.acquire("other").cancel()  # the first end of a process is posted at once
-    eventually(lambda: limiter._engine.redis_keys()[0].release_sender.wire, "it is posted")
+    eventually(lambda: limiter._engine.pools()[0].release_sender.wire, "it is posted")
     permit = limiter.acquire("key")
     reduce_all(limiter)
     assert not limiter.try_acquire("key")
@@ -235,7 +235,7 @@ def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
         eventually(lambda: limiter.try_acquire("key"), "a permit").complete()
 
 
-def test_an_end_for_a_ledger_that_began_anew_is_nobodys(valkey, name):
+def test_a_release_for_a_ledger_that_began_anew_is_dropped(valkey, name):
     limiter = Limiter("1/min", name=name, engine=valkey.url, remote=True, max_quarantine=0.1)
     permit = limiter.acquire("key")
     reduce_all(limiter)
