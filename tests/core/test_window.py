@@ -171,7 +171,7 @@ def test_the_worked_example() -> None:
     assert [ledger.wait(S, cost) for cost in (1, 2)] == [120_000_000, 320_000_000]
 
 
-def test_a_permit_that_nobody_ends_counts_as_completed_when_its_transit_is_over() -> None:
+def test_a_permit_without_an_end_counts_as_completed_when_its_transit_is_over() -> None:
     remote = Remote(resolution=0, drift_ppm=0, max_transit=10)
     ledger = rule_of(Window(1, per=1, remote=remote)).open()
     mark = ledger.take(0, 1)

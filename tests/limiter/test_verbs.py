@@ -13,6 +13,7 @@ import pytest
 from headway import AllOf, Bucket, Limiter, LimiterClosed, Permit, RateLimited, Spacing, Window
 from headway.errors import NotPromised
 from headway.testing import ManualClock, disabled, run
+from waiting import NEVER
 
 pytestmark = pytest.mark.both_forms
 
@@ -449,7 +450,7 @@ def test_closing_ends_the_waits_of_threads(clock):
     assert limiter.stats().waiting == 3
     limiter.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(NEVER)
     assert ends == ["closed"] * 3
     permit.complete()
     assert (limiter.stats().waiting, limiter.stats().completed) == (0, 1)
