@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
@@ -355,22 +354,3 @@ def test_scripts_are_loaded_again_and_nobody_needs_more_rights(server) -> None:
     assert limiter.peek().remaining == 1
     limiter.close()
     server.client().acl_deluser("limits")
-
-
-@pytest.mark.realtime
-def test_who_stands_in_line_is_served_under_the_new_rule(server) -> None:
-    engine = Engine(read_address(server.url))
-    limiter = headway.Limiter("1 concurrent", name="api", engine=engine)
-    held = limiter.acquire()
-    with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(limiter.acquire, timeout=10) for _ in range(2)]
-        eventually(lambda: limiter.peek().waiting == 2, "two who stand")
-        limiter.set_limit("2 concurrent")
-        assert limiter.peek().in_flight == 2
-        eventually(lambda: sum(one.done() for one in asked) == 1, "one who is served")
-        assert limiter.peek().waiting == 1
-        held.complete()
-        for one in asked:
-            one.result(10).complete()
-    limiter.close()
-    engine.close()

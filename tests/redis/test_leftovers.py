@@ -2,17 +2,14 @@
 """What a fork, a close, a new limit or an outage leaves behind: nothing that is another's, and nobody who waits."""
 
 import asyncio
-import copy
-import pickle
 import threading
 import time
 import types
-import warnings
 
 import pytest
 from tests.redis.crew import wait_until
 
-from headway import Limiter, RateLimited, Remote, Spacing, Window
+from headway import Limiter, RateLimited
 from headway.clock import SYSTEM
 from headway.errors import EngineUnavailable, LimiterClosed
 from headway.flows import drive_shared
@@ -150,24 +147,6 @@ os.waitpid(pid, 0)
 # -- close -----------------------------------------------------------------------------------------------
 
 
-def test_close_ends_the_wait_for_a_slot_to_reserve(valkey, name):
-    """Who was told to come back later sleeps, too."""
-    limiter = Limiter(Spacing(5, max_reserved=0), name=name, engine=valkey.url)
-    limiter.acquire()
-
-    async def main():
-        task = asyncio.create_task(limiter.acquire_async())
-        callers = Callers(limiter.acquire)
-        while limiter.stats().waiting < 2:  # noqa: ASYNC110 - others wait in threads
-            await asyncio.sleep(0.01)
-        limiter.close()
-        with pytest.raises(LimiterClosed, match=name):
-            await asyncio.wait_for(task, 2)
-        assert [type(outcome) for outcome in callers.join()] == [LimiterClosed]
-
-    asyncio.run(main())
-
-
 def test_close_reaches_who_is_about_to_wait(valkey, name, monkeypatch):
     """The limiter is closed while the question is on its way."""
     limiter = Limiter("1 concurrent", name=name, engine=valkey.url)
@@ -220,16 +199,6 @@ def test_close_ends_the_wait_for_who_stands_in(name):
 # -- another limit ---------------------------------------------------------------------------------------
 
 
-def test_a_copy_says_what_was_said_last(valkey, name):
-    """The newest governs: a copy with the old limit would bring all processes back to it."""
-    limiter = Limiter("100/minute", name=name, engine=valkey.url)
-    limiter.set_limit("50/minute")
-    for copied in (pickle.loads(pickle.dumps(limiter)), copy.copy(limiter), copy.copy(limiter)):
-        assert copied.limit == limiter.limit
-        copied.acquire()
-    assert limiter.peek().remaining == 47
-
-
 def test_another_limit_does_not_give_the_share_again(name):
     limiter = Limiter("100/hour", name=name, engine=NOWHERE, on_engine_error="local")
     assert sum(bool(limiter.try_acquire()) for _ in range(20)) == 10
@@ -271,34 +240,6 @@ def test_a_pause_that_was_not_heard_is_not_told(name):
     assert events == ["engine_error"]
 
 
-def test_a_reservation_is_told(valkey, name):
-    events = []
-    told = lambda event: events.append(event.kind)  # noqa: E731
-    Limiter("10/s burst 1", name=name, engine=valkey.url, on_event=told).reserve()
-    assert events == ["granted"]
-
-
-def test_events_are_those_of_a_limiter_in_memory(valkey, name):
-    """Who waited is told for how long; a permit that is dropped is told of, too."""
-    told = []
-    for engine in ("memory://", valkey.url):
-        events = []
-        limiter = Limiter("1 concurrent", name=name, engine=engine, on_event=events.append)
-        held = limiter.acquire("alice")
-        callers = Callers(lambda limiter=limiter: limiter.acquire("alice").complete())
-        wait_until(lambda limiter=limiter: limiter.stats().waiting == 1, "a waiter")
-        held.complete()
-        callers.join()
-        (waited,) = [event.seconds for event in events if event.kind == "waited"]
-        assert 0 < waited < 5
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            limiter.acquire()
-        told.append([(event.kind, event.limiter, event.key, event.cost) for event in events])
-    assert sorted(told[0], key=str) == sorted(told[1], key=str)
-    assert ("abandoned", name, None, 1) in told[1]
-
-
 @pytest.mark.parametrize("mode", ["open", "local"])
 def test_what_passes_without_the_engine_is_told_and_counted(name, mode):
     events = []
@@ -309,25 +250,3 @@ def test_what_passes_without_the_engine_is_told_and_counted(name, mode):
         (kind, name, "alice") for kind in ("engine_error", "granted", "completed")
     ]
     assert (limiter.stats().granted, limiter.stats().completed) == (1, 1)
-
-
-def test_stats_know_who_waits_and_which_keys(valkey, name):
-    limiter = Limiter(Window(1, per=60, remote=Remote()), name=name, engine=valkey.url)
-    held = limiter.acquire("alice")
-    callers = Callers(lambda: limiter.acquire("alice"))
-    wait_until(lambda: limiter.stats().waiting == 1, "a waiter")
-    assert limiter.stats().keys == 1
-    limiter.close()
-    callers.join()
-    assert limiter.stats().waiting == 0
-    held.complete()
-
-
-def test_a_long_wait_is_logged_once(valkey, name, caplog, monkeypatch):
-    """A minute in earnest."""
-    monkeypatch.setattr("headway.diagnostics.LONG_WAIT_NS", 20_000_000)
-    limiter = Limiter("10/s burst 1", name=name, engine=valkey.url)
-    for _ in range(3):
-        limiter.acquire()
-    [record] = [record for record in caplog.records if "was waited for" in record.getMessage()]
-    assert repr(name) in record.getMessage()

@@ -8,7 +8,7 @@ import pytest
 from tests.redis.crew import most_in_any
 from tests.redis.servers import eventually
 
-from headway import Limiter, RateLimited, Spacing, Window
+from headway import Limiter, Spacing, Window
 from headway.engines.redis.client.batching import thread_batcher
 
 pytestmark = pytest.mark.realtime
@@ -117,23 +117,6 @@ def test_a_key_that_is_no_longer_paused_waits_for_the_end_of_a_pause_of_all(make
     sleepers.send(2, "alice")
     limiter.pause(0, key="alice")
     assert min(sleepers.join()) > ends
-
-
-def test_who_waits_for_the_end_of_a_pause_of_all_gives_up_at_once_if_that_is_too_late(make):
-    limiter = make(Spacing(1))
-    limiter.pause(30)
-    with pytest.raises(RateLimited) as error:
-        limiter.acquire("alice", timeout=20)
-    assert 25 < error.value.retry_after < 31
-
-
-def test_what_is_reserved_in_a_pause_of_all_is_promised_for_after_it(make):
-    limiter = make(Spacing(1))
-    limiter.pause(30)
-    permit = limiter.reserve("alice")
-    assert 25 < permit.delay < 31
-    assert 26 < limiter.reserve("alice").delay < 32
-    permit.cancel()
 
 
 def test_what_was_reserved_for_a_key_is_not_moved_into_a_pause_of_all(make):

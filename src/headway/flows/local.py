@@ -8,6 +8,7 @@ at every yield, by a cancellation or by Ctrl-C; its ticket is then taken out of 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from headway.core.wait_queue import Ticket
 
@@ -30,6 +31,9 @@ class Park:
 
 class DeadlinePassed(Exception):
     """The deadline came first; the front end turns it into `RateLimited`."""
+
+    ask: Any = None
+    """The request whose answer says how things stand, where the ledger is elsewhere."""
 
 
 Effect = Decide | Park

@@ -65,9 +65,10 @@ def acquire_flow(
             waiters.discard(before)
             yield Send(acquire)
         registry.check_open()
-    except DeadlinePassed:
+    except DeadlinePassed as late:
         acquire.withdraw()
         yield from final_status(acquire)
+        late.call = acquire  # the one that knows why, if it was asked anew meanwhile
         raise
     except BaseException:
         acquire.withdraw()

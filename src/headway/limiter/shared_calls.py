@@ -176,7 +176,7 @@ class SharedCalls(Limiter):
         acquire.withdraw()
         if isinstance(error, DeadlinePassed):
             why = "max_waiting" if isinstance(error, QueueFull) else "timeout"
-            raise self._limited_by(acquire, key, cost, why, timeout) from None
+            raise self._limited_by(error.call or acquire, key, cost, why, timeout) from None
         if not isinstance(error, EngineUnavailable):
             raise error
         if self._listener is not None:
