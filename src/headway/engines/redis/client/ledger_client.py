@@ -345,7 +345,8 @@ class LedgerClient:
         if round_trip.shift != self.shift:
             self.shift = round_trip.shift
             for sleeper in list(self.sleepers):
-                if self.counted(sleeper):
+                # One that was denied sleeps until the end that the pause had then: it has no slot that could move.
+                if sleeper.verdict == protocol.DENIED or self.counted(sleeper):
                     self.recall(sleeper)
                 sleeper.wake()
         if self.compacted:
