@@ -22,22 +22,22 @@ def lines(caplog):
 
 def test_numbers_do_not_make_a_text_another(caplog):
     time = Time()
-    log = RepeatedLog(time.now)
+    repeated = RepeatedLog(time.now)
     for line in range(911):
-        log.warn("engine e", OOM.format(sha=f"{line:040x}", line=line), "ReplyError: ")
-    log.warn("engine e", OOM.format(sha="f" * 40, line=1))
+        repeated.warning("engine e", OOM.format(sha=f"{line:040x}", line=line), "ReplyError: ")
+    repeated.warning("engine e", OOM.format(sha="f" * 40, line=1))
     assert len(lines(caplog)) == 1
     assert lines(caplog)[0].startswith("engine e: ReplyError: OOM command not allowed")
-    log.warn("engine e", "LOADING")
-    log.warn("engine f", "LOADING")
+    repeated.warning("engine e", "LOADING")
+    repeated.warning("engine f", "LOADING")
     assert len(lines(caplog)) == 3
 
 
 def test_once_a_minute_with_a_count(caplog):
     time = Time()
-    log = RepeatedLog(time.now)
+    repeated = RepeatedLog(time.now)
     for time.seconds in range(180):
-        log.warn("engine e", f"no answer from port {time.seconds}")
+        repeated.warning("engine e", f"no answer from port {time.seconds}")
     assert lines(caplog) == [
         "engine e: no answer from port 0",
         "engine e: no answer from port 60 (59 more since the last line like this)",
@@ -47,15 +47,15 @@ def test_once_a_minute_with_a_count(caplog):
 
 def test_after_a_recovery_it_is_news(caplog):
     time = Time()
-    log = RepeatedLog(time.now)
-    log.warn("engine e", "gone")
+    repeated = RepeatedLog(time.now)
+    repeated.warning("engine e", "gone")
     for time.seconds in range(1, 20):  # connections come and go: that is no recovery
-        log.recovered()
-        log.warn("engine e", "gone")
+        repeated.recovered()
+        repeated.warning("engine e", "gone")
     assert len(lines(caplog)) == 1
     time.seconds = 30
-    log.recovered()
-    log.warn("engine e", "gone")
+    repeated.recovered()
+    repeated.warning("engine e", "gone")
     assert len(lines(caplog)) == 2
 
 
