@@ -58,12 +58,12 @@ cdef class LedgerTerms:
 
 cdef class LedgerClient:
     cdef public LedgerTerms registry
-    cdef public object release_stream, pause_state, key, batchers, last_loop_batcher, standing, sleepers, leases, rota, rules, script, spare, ends
+    cdef public object governing, release_stream, pause_state, key, batchers, last_loop_batcher, standing, sleepers, leases, rota, rules, script, spare, ends
     cdef public tuple keys, front, lookup_keys
     cdef public bytes epoch, ident, opening, over, reopening, packed, text
     cdef public dict framed
     cdef public list leased
-    cdef public double halted, seq, shift, waiting
+    cdef public double governed, halted, seq, shift, waiting
     cdef public long long allowance_ns, expires, replied_at, poll_at, seen, visited
     cdef public Py_ssize_t parts, width
     cdef public bint bracketed, can_queue, held, compacted, restless, was_compacted, uses_wall_clock
@@ -81,7 +81,7 @@ cdef class RoundTrip:
     cdef public bytes epoch, reply_epoch, ident, stream
     cdef public long long first, number, received, sent, several, since, timeout_ns
     cdef public bint slow
-    cdef public double lives, now, pause, quarantine, seq, shift, status, tally, waiting
+    cdef public double governed, lives, now, pause, quarantine, seq, shift, status, tally, waiting
 
     cpdef bytes open(self, bytes prelude=*)
 

@@ -26,6 +26,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headway.core.window import WindowRule
+from headway.engines.redis.client.governing import newer_limit_found, older_limit_found
 from headway.engines.redis.client.reconfigure import reconfigure
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import (
@@ -144,6 +145,8 @@ class LedgerClient:
         "expires",
         "framed",
         "front",
+        "governed",
+        "governing",
         "halted",
         "held",
         "ident",
@@ -209,6 +212,9 @@ class LedgerClient:
         self.lookup_keys: tuple[str | None, ...] = ()
         self.seen = 0
         self.compacted = self.was_compacted = False
+        # Where another process has declared a newer limit: its generation, and the limit of each rule, to be shown.
+        self.governed = 0.0
+        self.governing: list[Any] | None = None
         self.begin()
         self.renew(rules)
 
@@ -515,6 +521,7 @@ class RoundTrip:
         "batch",
         "epoch",
         "first",
+        "governed",
         "ident",
         "ledger",
         "lives",
@@ -567,6 +574,8 @@ class RoundTrip:
         # How many more of those who said the same are granted, and the tally of all.
         self.several = 0
         self.tally = 0.0
+        # The generation of the limit that governs, if that is another than this process's.
+        self.governed = 0.0
         # What the answer says.
         self.reply_epoch = b""
         self.status = self.now = self.seq = self.lives = self.quarantine = self.pause = self.shift = (
@@ -616,7 +625,8 @@ class RoundTrip:
         position = 0
         for request in self.batch:
             position = request.apply_reply(self, said, position)
-        return True
+        # False: the text of a newer limit has to be read, which is to be shown with these numbers.
+        return self.governed <= ledger.governed
 
     def read(self, reply: bytes) -> None:
         """How every answer begins."""
@@ -642,6 +652,9 @@ class RoundTrip:
         registry = ledger.registry
         prelude: bytes | None = None
         for _ in range(ATTEMPTS):
+            if self.governed > ledger.governed:
+                newer_limit_found(ledger, self.governed, (yield command(b"HGET", ledger.keys[0], b"l")))
+                return
             if isinstance(reply, Exception):
                 if any(text in str(reply) for text in PARTS_ARE_MISSING):
                     self.status = protocol.LOST
@@ -656,6 +669,7 @@ class RoundTrip:
             elif self.status == protocol.EDGES:
                 registry.server_time(self.now, self.received)
             elif self.status == protocol.RECONFIGURE:
+                older_limit_found(ledger, (yield command(b"HGET", ledger.keys[0], b"l")))
                 yield from reconfigure(ledger)
             elif self.status == protocol.MISMATCH:
                 existing = yield command(b"HGET", ledger.keys[0], b"l")

@@ -84,6 +84,8 @@ class LimiterRegistry(LedgerTerms):
         # With metrics all ledgers share a slot, and a script can look whether the limiter is paused.
         self.pause_state = ClusterPause(self) if self.sharded and not self.metrics else None
         self.clock_samples: dict[bytes, ClockSample] = {}
+        # What this process has declared so far.
+        self.past_texts: set[bytes] = set()
         self._wall = (0.0, 0)
         self._stretch = 1 + clock.drift_ppm / 1e6 + engine.drift_ppm / 1e6
         self._resolution = max(1, int(clock.resolution * 1e9))
@@ -119,6 +121,7 @@ class LimiterRegistry(LedgerTerms):
     def declare(self, text: str, rules: tuple[Rule, ...]) -> None:
         """Say from now on that these are the limits; the one who said so last is right."""
         self.text = text.encode()
+        self.past_texts.add(self.text)
         self.rules = rules
         self.generation = float(time.time_ns() // TICK)
         self.crowded = False
@@ -297,10 +300,13 @@ class LimiterRegistry(LedgerTerms):
         """How every rule stands, as a ledger in memory would say it; empty where the answer had no numbers."""
         return [
             (
-                rule.limit, int(remaining), self.stretched(wait) if wait < protocol.NEVER else 1 << 62,
+                (governs and limit) or rule.limit, int(remaining),
+                self.stretched(wait) if wait < protocol.NEVER else 1 << 62,
                 int(reset * TICK), int(waiting), int(out), exact == 1,
             )
-            for rule, (remaining, wait, reset, waiting, out, exact) in zip(ledger.rules, raw, strict=False)
+            for rule, limit, (remaining, wait, reset, waiting, out, exact, governs) in zip(
+                ledger.rules, ledger.governing or (None,) * len(ledger.rules), raw, strict=False
+            )
         ]  # fmt: skip
 
     def redis_keys(self, keys: tuple[str | None, ...]) -> tuple[bytes, ...]:

@@ -50,8 +50,9 @@ def after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=after_fork)
 
-RawRow = tuple[float, float, float, float, float, float]
-"""Of one rule, in ticks: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""
+RawRow = tuple[float, float, float, float, float, float, float]
+"""Of one rule, in ticks: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact; and
+the generation of the limit that governs, if that is another than this process's."""
 
 
 def encode_batch(batch: list[Request], tickets: Iterator[int]) -> list[bytes]:
@@ -321,7 +322,7 @@ class Acquire(Request):
             return position + 2
         if verdict == protocol.DENIED:
             self.shift, self.halted = round_trip.shift, round_trip.held_up_until()
-            self.raw_rows, position = rows_of(said, position + 1, width)
+            self.raw_rows, position = rows_of(round_trip, said, position + 1, width)
             return position
         return position + 1
 
@@ -610,7 +611,7 @@ class Peek(Request):
     def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
         self.done = True
         self.quarantine = round_trip.quarantine
-        self.raw_rows, position = rows_of(said, position, self.width)
+        self.raw_rows, position = rows_of(round_trip, said, position, self.width)
         return position
 
     def rows(self) -> list[Row]:
@@ -623,6 +624,10 @@ class Peek(Request):
         return max(0.0, -self.quarantine) * TICK / 1e9
 
 
-def rows_of(said: tuple[float, ...], position: int, width: int) -> tuple[list[RawRow], int]:
-    end = position + 6 * width
-    return [said[at : at + 6] for at in range(position, end, 6)], end  # type: ignore[misc]
+def rows_of(
+    round_trip: RoundTrip, said: tuple[float, ...], position: int, width: int
+) -> tuple[list[RawRow], int]:
+    end = position + 7 * width
+    rows = [said[at : at + 7] for at in range(position, end, 7)]
+    round_trip.governed = max(round_trip.governed, *[row[6] for row in rows])
+    return rows, end  # type: ignore[return-value]

@@ -71,7 +71,8 @@ local function general()
     end
   end
 
-  -- One row per rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact.
+  -- One row per rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact, and the
+  -- generation of the limit that governs, if that is another than the client's (else 0).
   local function snapshot(costs, offset, into)
     for i = 1, count do
       local ledger, cost = own[i], costs[offset + i]
@@ -88,5 +89,6 @@ local function general()
       into[#into + 1] = waiting + (kind.reserved and kind.reserved(ledger, now) or 0)
       into[#into + 1] = kind.in_flight and kind.in_flight(ledger, now) or 0
       into[#into + 1] = exact and 1 or 0
+      into[#into + 1] = ledger.other and governed or 0
     end
   end

@@ -142,6 +142,7 @@ local function open(i, key, value, others)
   local ledger = {
     id = key .. ':' .. i, key = key, index = i, record = record, kind = kinds[kind],
     rule = kinds[kind].rule(capacity, a, b, c, d, e, f), foreign = foreign,
+    other = not same,
   }
   if ledger.rule.lease then
     ledger.rule.lease = math.max(ledger.rule.lease, lease) -- a holder renews by its own lease, whichever rule governs
