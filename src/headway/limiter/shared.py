@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.diagnostics import notice_wait
@@ -28,7 +29,8 @@ from headway.outcome import ABANDON, COMPLETE, END_EVENTS
 from headway.status import Denied, LimiterStats, Status
 
 if TYPE_CHECKING:
-    from headway.engines.base import Command, Decision, Report
+    from headway.core.remote import Remote
+    from headway.engines.base import Command, Decision, Engine, Report
     from headway.limiter.limiter import Limiter
     from headway.limiter.permits import Permit
     from headway.limiter.shared_options import SharedOptions
@@ -49,7 +51,7 @@ class SharedLimiter:
         "_engine",
         "_fallback",
         "_max_waiting",
-        "_remote",
+        "_read",
         "_timeout_ns",
         "ledgers",
         "name",
@@ -61,7 +63,7 @@ class SharedLimiter:
         self._engine = engine
         self._clock = options.clock
         self._emitter = options.emitter
-        self._remote = options.remote
+        self._read = partial(_read, engine, options.remote)
         self._timeout_ns = options.timeout_ns
         self._max_waiting = options.max_waiting
         self.name = options.name
@@ -69,7 +71,7 @@ class SharedLimiter:
             self._read(own, measure=True)
         limits = self._read(limit, measure=True)
         if options.overrides is None:
-            check_remote(self._remote, limits)
+            check_remote(options.remote, limits)
         self.table = LimitTable(limits, options.overrides, self._read, engine.rules_of, same_kinds=True)
         self._fallback = Fallback(options, self.table.limits)
         self._counts = LimiterCounts(self.name, self.table.rules, engine.tick_ns)
@@ -90,11 +92,6 @@ class SharedLimiter:
         # The commands of most calls: no key, one permit.
         self._bare = self._command(None, 1, Patience.WAIT)
         self._bracket = self._bare._replace(brackets=True)
-
-    def _read(self, limit: Limits, measure: bool = False) -> dict[str, Any]:
-        """Limits as the engine can keep them. In the midst of a call nothing is measured."""
-        limits = limits_of(limit, self._remote)
-        return {metric: self._engine.adapt(part, measure=measure) for metric, part in limits.items()}
 
     def _rules_for(self, keys: tuple[str | None, ...]) -> tuple[Any, ...]:
         table = self.table
@@ -374,6 +371,13 @@ class SharedLimiter:
     def close(self) -> None:
         self.ledgers.close()
         self._fallback.close()
+
+
+def _read(
+    engine: Engine, remote: Remote | bool | None, limit: Limits, measure: bool = False
+) -> dict[str, Any]:
+    """Limits as the engine can keep them. In the midst of a call nothing is measured."""
+    return {metric: engine.adapt(part, measure=measure) for metric, part in limits_of(limit, remote).items()}
 
 
 def _first(key: Any) -> str | None:

@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import hiredis  # noqa: F401 - without it nothing here works, and `engines/uri.py` says how to get it
@@ -52,8 +53,16 @@ def open_uri(uri: str, timeout: float) -> Engine:
         found = _engines.get(uri)
         if found is None or found.closed:
             found = _engines[uri] = build(read_address(uri), timeout)
+            found.on_close = partial(_forget, uri, weakref.ref(found))
+            found.users.watch()
         found.timeout = max(found.timeout, timeout)
         return found
+
+
+def _forget(uri: str, closed: weakref.ref[Engine]) -> None:
+    with _lock:
+        if _engines.get(uri) is closed():
+            del _engines[uri]
 
 
 def open_client(client: Any, timeout: float | timedelta, **options: Any) -> Engine:

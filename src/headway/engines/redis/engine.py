@@ -15,6 +15,7 @@ import sys
 import threading
 import weakref
 from base64 import b64encode
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from headway.engines.redis.net.pubsub import Subscription
 from headway.engines.redis.net.repeated_log import RepeatedLog
 from headway.engines.redis.net.server_checks import server_checks
 from headway.engines.redis.script.protocol import TICK, command
+from headway.engines.redis.unused import EngineUsers
 from headway.errors import EngineUnavailable, InvalidArgument, seconds_text
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ class Engine(base.Engine):
         self.slow_to_prepare = False
         self._round_trip: int | None = None
         self._subscription: Subscription | None = None
+        self.users = EngineUsers(self)
+        # Called when it is closed.
+        self.on_close: Callable[[], None] | None = None
         self._settle(self._connectors(address))
         self.reset()
         engines.add(self)
@@ -98,6 +103,7 @@ class Engine(base.Engine):
         self._streams = itertools.count()
         self.tickets = itertools.count(1)
         self._lock = threading.Lock()
+        self.users.reset()
         self._greeted: set[bytes] = set()
         self._subscription = None
         for pool in self.pools():
@@ -113,7 +119,13 @@ class Engine(base.Engine):
     def open(self, terms: base.LimiterTerms) -> base.Ledgers:
         from headway.engines.redis.client.ledgers import RedisLedgers
 
-        return RedisLedgers(self, terms)
+        ledgers = RedisLedgers(self, terms)
+        self.users.add(ledgers)
+        return ledgers
+
+    def open_again(self) -> None:
+        """A limiter is to use it that was made before the engine was closed for want of users."""
+        self.worker = BackgroundWorker(self)
 
     def rules_of(self, limit: Limit) -> tuple[Rule, ...]:
         """The rules of a limit by the server's clock, in numbers that its scripts can compute with."""
@@ -353,11 +365,13 @@ class Engine(base.Engine):
         self.repeated_log.warning(f"engine {self.address}", text, kind)
 
     def close(self) -> None:
-        """Close connections and threads; nobody uses the engine any more."""
+        """Close connections and threads; no limiter uses the engine any more."""
         self.worker.stopped = True
         self.worker.wake()
         for pool in self.pools():
             pool.close()
+        if self.on_close is not None:
+            self.on_close()
 
     def __reduce__(self) -> Any:
         if self._original is None:

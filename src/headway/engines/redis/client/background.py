@@ -221,6 +221,17 @@ class BackgroundWorker:
         self._called = True
         self._wake.set()
 
+    def hurry(self) -> bool:
+        """Deliver what is left, and release what was dropped; whether anything is left."""
+        for ledger in list(self.ledgers):
+            ledger.visited = 0
+        busy = any(ledger.busy for ledger in list(self.ledgers))
+        left = bool(busy or self._has_releases() or self.retry_queue or self.unknown_outcomes)
+        if left:
+            self.flush()
+            self.wake()
+        return left
+
     # -- the keeper --------------------------------------------------------------------------------------
 
     def _keep(self) -> None:

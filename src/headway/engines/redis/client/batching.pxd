@@ -18,7 +18,6 @@ cdef class Batcher:
 cdef class ThreadBatcher(Batcher):
     cdef public object lock, unfinished
     cdef public double timeout
-    cdef public bint own_time
 
     @cython.locals(mine=list, batch=list)
     cpdef send(self, Request request)

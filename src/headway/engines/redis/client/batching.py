@@ -157,14 +157,13 @@ class UnknownOutcome:
 
 
 class ThreadBatcher(Batcher):
-    __slots__ = ("lock", "own_time", "timeout", "unfinished")
+    __slots__ = ("lock", "timeout", "unfinished")
 
     def __init__(self, ledger: LedgerClient) -> None:
         Batcher.__init__(self, ledger)
         self.lock = threading.Lock()
-        # In seconds; and whether it is another than that of the engine, by which connections wait.
+        # In seconds. Connections wait for as long as the engine's is, which may be another, and may grow.
         self.timeout = self.timeout_ns / 1e9
-        self.own_time = self.timeout != self.engine.timeout
         # What is under way, also if the thread that asked was interrupted.
         self.unfinished: list[Request] | None = None
 
@@ -301,7 +300,7 @@ class ThreadBatcher(Batcher):
                 connection = pool.take(left)
                 round_trip = self.new_round_trip(batch, connection.ident)
                 payload = round_trip.open()
-                if self.first or self.own_time or round_trip.sent - began > QUICK:
+                if self.first or self.timeout != self.engine.timeout or round_trip.sent - began > QUICK:
                     if self.engine.slow_to_prepare and not self.first:
                         deadline = (
                             round_trip.sent + self.timeout_ns

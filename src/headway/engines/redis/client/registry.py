@@ -6,6 +6,8 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -55,7 +57,8 @@ class LimiterRegistry(LedgerTerms):
         self.engine = engine
         self.name = terms.name
         self.clock = clock
-        self.rules_for = terms.rules_for
+        # Both are the limiter's methods, and the limiter is to be freed when its last user has gone.
+        self.rules_for = None if terms.rules_for is None else weak_method(terms.rules_for)
         self.metrics = terms.metrics[0] is not None
         self.names = terms.metrics
         self.drift = engine.drift
@@ -65,7 +68,7 @@ class LimiterRegistry(LedgerTerms):
         self.timeout_ns = terms.timeout_ns
         self.on_loss = terms.on_loss
         self.max_quarantine = None if terms.max_quarantine_ns is None else terms.max_quarantine_ns // TICK
-        self.notify = terms.notify
+        self.notify = weak_method(terms.notify)
         # Of each key that was used and whose ledger may still be there: the account, or what is left of it. A hand goes
         # over all that have accounts (ring), and another over all that were reduced once (shelf), whether they have an
         # account now or not. Those that were reduced while somebody still had them are strays.
@@ -139,7 +142,8 @@ class LimiterRegistry(LedgerTerms):
 
     def rules_of(self, keys: tuple[str | None, ...]) -> tuple[Rule, ...]:
         """The rules of a key, or of a combination of keys: some may have one of their own."""
-        return self.rules if self.rules_for is None else self.rules_for(keys)
+        own: tuple[Rule, ...] | None = None if self.rules_for is None else self.rules_for(keys)
+        return self.rules if own is None else own
 
     def can_queue(self, rules: tuple[Rule, ...]) -> bool:
         """Whether somebody may have to stand in a queue."""
@@ -405,6 +409,19 @@ class LimiterRegistry(LedgerTerms):
             case ConcurrencyRule():
                 return rule.lease
         return self.lease
+
+
+def weak_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The same method, without keeping its object alive; None instead of a result when the object is gone."""
+    if not isinstance(method, MethodType):
+        return method
+    reference = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        alive = reference()
+        return None if alive is None else alive(*arguments)
+
+    return call
 
 
 def holds(rule: Rule) -> bool:
