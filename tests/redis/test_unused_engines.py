@@ -147,6 +147,11 @@ def test_one_uri_is_one_engine_and_every_limiter_keeps_its_own_time_out(valkey, 
     before = stats.info("stats")["total_connections_received"]
     long = Limiter("1000/s", name=name, engine=f"{valkey.url}?namespace=times", engine_timeout=30)
     assert long._shared._engine is short._shared._engine
+    valkey.stop()
+    going_on = threading.Timer(1.0, valkey.cont)
+    going_on.start()
+    assert long.try_acquire()
+    going_on.join()
     for _ in range(5):
         long.acquire()
         short.acquire()

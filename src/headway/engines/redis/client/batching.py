@@ -162,7 +162,7 @@ class ThreadBatcher(Batcher):
     def __init__(self, ledger: LedgerClient) -> None:
         Batcher.__init__(self, ledger)
         self.lock = threading.Lock()
-        # In seconds. Connections wait for as long as the engine's is, which may be another, and may grow.
+        # In seconds; connections wait for as long as the engine's was when they were put back.
         self.timeout = self.timeout_ns / 1e9
         # What is under way, also if the thread that asked was interrupted.
         self.unfinished: list[Request] | None = None
@@ -300,7 +300,7 @@ class ThreadBatcher(Batcher):
                 connection = pool.take(left)
                 round_trip = self.new_round_trip(batch, connection.ident)
                 payload = round_trip.open()
-                if self.first or self.timeout != self.engine.timeout or round_trip.sent - began > QUICK:
+                if self.first or self.timeout != connection.usual or round_trip.sent - began > QUICK:
                     if self.engine.slow_to_prepare and not self.first:
                         deadline = (
                             round_trip.sent + self.timeout_ns

@@ -250,6 +250,7 @@ class AskingConnection(Connection):
     def __init__(self, connection: Connection) -> None:
         # No new connection: it wraps an existing one.
         self.wire = connection
+        self.usual = 0.0
         self.connection, self.socket, self.reader, self.room, self.ident = (
             connection.connection, connection.socket, connection.reader, connection.room, connection.ident,
         )  # fmt: skip

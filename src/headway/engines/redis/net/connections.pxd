@@ -3,6 +3,7 @@ cdef class Connection:
     cdef public bytes ident
     cdef public bint hurried
     cdef public long long until
+    cdef public double usual
 
     cpdef call(self, bytes payload)
 

@@ -59,7 +59,9 @@ WHO = command(b"INFO", b"server") + command(b"INFO", b"replication")
 
 def let_kernel_wait(socket: Any, seconds: float) -> None:
     """Bound every read and write, in the kernel: a time-out of Python's costs a system call more for each."""
-    if not isinstance(socket, ssl.SSLSocket) and hasattr(socket, "setsockopt"):
+    if isinstance(socket, ssl.SSLSocket) or not hasattr(socket, "setsockopt"):
+        socket.settimeout(seconds)
+    else:
         span = pack("@ll", int(seconds), int(seconds % 1 * 1e6))
         socket.settimeout(None)
         socket.setsockopt(SOL_SOCKET, SO_RCVTIMEO, span)
@@ -89,11 +91,13 @@ def identity(server: Any, replication: Any) -> bytes:
 class Connection:
     """A connection that a thread uses alone."""
 
-    __slots__ = ("connection", "hurried", "ident", "reader", "room", "socket", "until")
+    __slots__ = ("connection", "hurried", "ident", "reader", "room", "socket", "until", "usual")
 
     def __init__(self, pool: ServerPool, timeout: float = 0) -> None:
         whole = int((timeout or pool.engine.timeout) * 1e9)
         began = monotonic_ns()
+        # Seconds that it waits for a reply unless it is told otherwise, once it has been put back.
+        self.usual = 0.0
         self.connection = connection = pool.connect(timeout)
         # All checks before the first use share the time of one reply. Starting a server does not count.
         self.until = (monotonic_ns() if pool.engine.slow_to_prepare else began) + whole

@@ -117,7 +117,8 @@ class ServerPool:
         if connection is not None:
             if connection.hurried:
                 connection.hurried = False
-                let_kernel_wait(connection.socket, self.engine.timeout)
+                connection.usual = self.engine.timeout
+                let_kernel_wait(connection.socket, connection.usual)
             self._idle.append(connection)
 
     def again(self, error: BaseException) -> bool:
