@@ -146,6 +146,9 @@ class Decision(Report, Protocol):
 
     waker: Any
     """Called (`wake()`) when the next step may have changed. The driver of a flow sets it."""
+    owned: bool
+    """Whether there is a permit. A granted decision that is freed without one goes back by itself: a signal's handler
+    has raised in between."""
 
     @property
     def verdict(self) -> int:
@@ -229,7 +232,7 @@ class Ledgers(Protocol):
         """The same for a task of this running event loop."""
 
     def release(self, decision: Decision, how: int, actual: tuple[int, ...] | None = None) -> None:
-        """End a permit. Never blocks, never raises."""
+        """End a permit, once: a second call changes nothing. Never blocks, never raises."""
 
     def hold(self, decision: Decision) -> None:
         """A held or reserved permit is in use from now on: the engine renews it, or its promise, until its release."""

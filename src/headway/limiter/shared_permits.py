@@ -90,7 +90,13 @@ class SharedPermit(Permit):
 
     def _end_by(self, how: int, spent: tuple[int, ...] | None = None) -> None:
         """Tell the ledger first: an interrupt between two steps may lose an event, and never a seat."""
-        self._limiter.ledgers.release(self._decision, how, spent)
+        try:
+            self._limiter.ledgers.release(self._decision, how, spent)
+        except BaseException:
+            # A signal's handler has raised. What was not posted by then is posted now, and nothing twice.
+            self._limiter.ledgers.release(self._decision, how, spent)
+            self._end = how
+            raise
         self._end = how
         self._limiter.ended(self, how)
 
@@ -170,4 +176,5 @@ def new_shared_permit(limiter: SharedLimiter, decision: Decision, key: str | Non
     permit._owner = permit._task = permit._slot = 0
     permit._held = HELD if held else 0
     permit._listener = None
+    decision.owned = True
     return permit

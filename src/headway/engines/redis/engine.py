@@ -257,6 +257,7 @@ class Engine(base.Engine):
         ):
             self.post_now(request)
             return
+        request.posted = True
         ledger.ends.append(request)
         if ledger in self.deferred:
             return

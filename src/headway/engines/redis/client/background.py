@@ -192,7 +192,14 @@ class BackgroundWorker:
             thread = threading.Thread(target=self._keep, name="headway keeper", daemon=True)
             if self._thread is None:  # the collector may have come, and somebody with it
                 self._thread = thread
-                if not self._started(thread):
+                try:
+                    running = self._started(thread)
+                except (
+                    BaseException
+                ):  # a signal's handler: should the thread run all the same, it ends by itself
+                    self._thread = None
+                    raise
+                if not running:
                     self._thread = None
             if not self._flush_planned:
                 self._flush_planned = True
@@ -204,7 +211,12 @@ class BackgroundWorker:
             with self._lock:
                 if self._listener is None and not self.stopped:  # type: ignore[redundant-expr] # by another thread
                     self._listener = threading.Thread(target=self._hear, name="headway listener", daemon=True)
-                    if not self._started(self._listener):
+                    try:
+                        running = self._started(self._listener)
+                    except BaseException:  # as above
+                        self._listener = None
+                        raise
+                    if not running:
                         self._listener = None
 
     def _started(self, thread: threading.Thread) -> bool:
@@ -237,7 +249,8 @@ class BackgroundWorker:
     def _keep(self) -> None:
         idle = alert = after = uncontended = 0
         step = self.engine.lease_ns / 3e9
-        while True:
+        me = threading.current_thread()
+        while self._thread is me:
             alert = ALERT if self.engine.deferred or self._waiting_letters() else alert - 1
             self._resting = alert <= 0
             # First the flag: whoever has a letter after we have looked for one wakes us.
@@ -273,7 +286,7 @@ class BackgroundWorker:
                     # Whoever posts a letter looks for the thread afterwards, and we look for letters.
                     if self.stopped or not self._has_releases():
                         return
-                    self._thread = threading.current_thread()
+                    self._thread = me
             try:
                 for pool in self.engine.pools():
                     pool.release_sender.flush()
@@ -485,8 +498,8 @@ class BackgroundWorker:
     # -- the listener ------------------------------------------------------------------------------------
 
     def _hear(self) -> None:
-        engine = self.engine
-        while not self.stopped:
+        engine, me = self.engine, threading.current_thread()
+        while not self.stopped and self._listener is me:
             try:
                 with engine.subscription() as subscription:
                     # What was said before we could hear it is asked for.

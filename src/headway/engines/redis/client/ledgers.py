@@ -82,7 +82,7 @@ class RedisLedgers:
     def release(self, decision: Any, how: int, actual: tuple[int, ...] | None = None) -> None:
         acquire: Acquire = decision
         acquire.wake_up()  # reserved, and its holder did not wait
-        if not taken_here(acquire):
+        if not taken_here(acquire) or (acquire.ending is not None and acquire.ending.posted):
             return
         # Completing tells the ledger something only where permits are held; a cancelled one goes back in any case.
         if how == SETTLE or ((acquire.held or how == CANCEL) and not acquire.void):

@@ -55,6 +55,8 @@ class PendingRelease:
             return False
         if mine[0].ledger is not more[0].ledger or mine[0].epoch != more[0].epoch:
             return False
+        for request in more:
+            request.posted = True
         mine += more
         return True
 
@@ -136,6 +138,8 @@ class ReleaseStream:
     def line_up(self, release: PendingRelease, line: deque[PendingRelease]) -> None:
         """Under the line's lock: it has the order of the numbers."""
         self.stamp(release)
+        for request in release.requests:
+            request.posted = True
         line.append(release)
 
     def stamp(self, release: PendingRelease) -> None:

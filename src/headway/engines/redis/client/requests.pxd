@@ -41,7 +41,7 @@ cdef class Request:
     cdef public LedgerClient ledger
     cdef public object waker, error, waiter
     cdef public bytes command, epoch
-    cdef public bint done, unknown, orphan, void
+    cdef public bint done, unknown, orphan, posted, void
     cdef object __weakref__
 
     cdef begin(self, LedgerClient ledger, bytes command)
@@ -53,19 +53,21 @@ cdef class Request:
 
 cdef class Acquire(Request):
     cdef public tuple costs, marks
-    cdef public object entered, raw_rows, renewals
+    cdef public object ending, entered, raw_rows, renewals
     cdef public long long expires, process, replied_at, resume_at, slot, ticket
     cdef public double due, halted, longest, pause, quarantine, shift
     cdef public int patience, verdict
-    cdef public bint asleep, checked, returned, stood
+    cdef public bint asleep, checked, owned, returned, stood
 
     @cython.locals(now=cython.longlong)
     cpdef bint spendable(self) except -1
 
     cpdef bytes said(self, Py_ssize_t times)
 
-    @cython.locals(width=cython.Py_ssize_t, end=cython.Py_ssize_t, verdict=cython.int)
     cpdef Py_ssize_t apply_reply(self, RoundTrip round_trip, tuple said, Py_ssize_t position) except -1
+
+    @cython.locals(width=cython.Py_ssize_t, end=cython.Py_ssize_t, verdict=cython.int)
+    cdef Py_ssize_t heard(self, RoundTrip round_trip, tuple said, Py_ssize_t position) except -1
 
     cdef got(self, RoundTrip round_trip, double delay, tuple marks)
 

@@ -97,6 +97,7 @@ class Request:
         "error",
         "ledger",
         "orphan",
+        "posted",
         "unknown",
         "void",
         "waiter",
@@ -112,6 +113,9 @@ class Request:
         self.done = False
         self.error: BaseException | None = None
         self.orphan = False
+        # Whether it stands where it will be sent from, if it is posted. Set right before that, so that no handler of a
+        # signal can run in between: a release that was interrupted is posted once more if it is not, and never twice.
+        self.posted = False
         # Whether nobody knows if it was applied.
         self.unknown = False
         # The epoch of the ledger in which it makes sense; empty: any.
@@ -176,11 +180,13 @@ class Acquire(Request):
         "checked",
         "costs",
         "due",
+        "ending",
         "entered",
         "expires",
         "halted",
         "longest",
         "marks",
+        "owned",
         "patience",
         "pause",
         "process",
@@ -214,8 +220,22 @@ class Acquire(Request):
         self.slot = self.expires = self.replied_at = self.resume_at = 0
         self.stood = self.returned = self.asleep = self.checked = False
         self.process = _process
-        # What was sent when it was entered, if it was a bare one.
+        # What was sent when it was entered, if it was a bare one; and what says how it ended.
         self.entered: Enter | None = None
+        self.ending: Release | None = None
+        # Whether there is a permit, which says how it ends.
+        self.owned = False
+
+    def __del__(self) -> None:
+        # A signal's handler has raised between the answer and the permit: what was granted goes back with the next
+        # command, or with the worker's next round. A finalizer neither locks nor sends.
+        if self.verdict != GRANTED or self.owned or self.returned or self.void or self.process != _process:
+            return
+        self.returned = True
+        ledger = self.ledger
+        ledger.ends.append(Release(self, CANCEL))
+        ledger.registry.engine.deferred.add(ledger)
+        ledger.registry.engine.worker.wake()
 
     # -- what the front end sees (`base.Decision`) -------------------------------------------------------
 
@@ -299,7 +319,12 @@ class Acquire(Request):
         return said  # type: ignore[no-any-return]
 
     def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+        position = self.heard(round_trip, said, position)
+        # Last: one that was interrupted before is sent again, under its number, and hears the same.
         self.done = True
+        return position
+
+    def heard(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
         self.quarantine = round_trip.quarantine
         self.pause = round_trip.pause
         self.replied_at = round_trip.received
@@ -488,7 +513,11 @@ class Enter(Release):
 
 def post_end(acquire: Acquire, how: int, actual: tuple[int, ...] | None = None) -> None:
     """Tell the ledger how a permit ended."""
-    end = Release(acquire, how, actual)
+    end = acquire.ending
+    if end is None:
+        end = acquire.ending = Release(acquire, how, actual)
+    if end.posted:
+        return  # before it was interrupted
     if acquire.entered is None:
         acquire.ledger.post(end)
     else:
