@@ -15,12 +15,14 @@ import gc
 import sys
 import time
 import warnings
+from struct import pack
 from typing import Any
 
 import pytest
 
 from headway import Limiter, Remote, Window
 from headway.engines.redis.client import requests
+from headway.engines.redis.client.requests import ABANDON
 from headway.limiter import shared
 from headway.limiter.shared_permits import new_shared_permit
 from waiting import NEVER, wait_until
@@ -126,8 +128,10 @@ def test_what_was_granted_and_is_no_permit_yet_goes_back(valkey, name, call, mon
         return new_shared_permit(limiter, decision, key)
 
     def is_out(decision):
-        """As far as it has become a permit without an end, it is abandoned."""
-        return decision.owned and decision.ending is None
+        """A permit without an end counts as abandoned, and a block that is interrupted as it ends abandons its own."""
+        return decision.owned and (
+            decision.ending is None or decision.ending.command[8:16] == pack("<d", ABANDON)
+        )
 
     monkeypatch.setattr(shared, "new_shared_permit", kept)
     call(limiter)
