@@ -294,6 +294,7 @@ class Acquire(Request):
         # worker releases leases that were dropped.
         for renewal in self.renewals or ():
             renewal.dropped = True
+            self.ledger.registry.engine.worker.ledgers.add(self.ledger)  # if it was interrupted before that
 
     # -- waiting -----------------------------------------------------------------------------------------
 
