@@ -17,7 +17,7 @@ from tests.redis.storms import run
 
 from headway import Limiter
 from headway.engines.redis.client.batching import thread_batcher
-from headway.engines.redis.client.requests import CANCEL, Acquire, PollQueue, Release, Withdraw
+from headway.engines.redis.client.requests import CANCEL, Acquire, PollQueue, Release, Request, Withdraw
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.address import read_address
 from headway.engines.redis.script.protocol import GRANTED, STANDING, WAIT
@@ -443,6 +443,24 @@ def test_waiters_whose_messages_are_all_lost_are_found_by_polls(valkey, name, mo
         run(main())
     finally:
         engine.close()
+
+
+def test_two_polls_that_are_under_way_together_find_the_same_grant(valkey, name, monkeypatch):
+    """The answer to the first is late: the second must not find that its waiter is unknown, and send it to the end."""
+    limiter = Limiter("1 concurrent", name=name, engine=f"{valkey.url}?lease=60")
+    monkeypatch.setattr(limiter._engine, "call", lambda ticket, call: None)
+    ledger, held = limiter._registry.ledger((None,)), limiter.acquire()
+    limiter._engine.worker.stopped = True
+    acquire = stand(limiter, (None,), (1,))
+    held.complete()
+    batcher = thread_batcher(ledger)
+    eventually(lambda: limiter.peek().waiting == 0, "the grant")
+    batcher.send(Request(ledger, PollQueue(ledger).command))
+    batcher.send(PollQueue(ledger))
+    assert acquire.verdict == GRANTED
+    assert not acquire.void
+    acquire.give_back()
+    eventually(lambda: limiter.peek().in_flight == 0, "its end")
 
 
 def test_every_waiter_is_asked_after_now_and_then(valkey, name):

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two questions to a slot that is half way to another node; twice as long each time."""
-MOST = 256
-"""Requests in one command: a script keeps the server from everybody else."""
+MOST, FEW = 256, 64
+"""Requests in one command: a script keeps the server from everybody else. Fewer where each takes longer, as there are
+several rules, or waiters that have to be served."""
 QUICK = 1_000_000
 """Nanoseconds in which a connection is there that is open already."""
 REFUSALS = (ReplyError, HeadwayError, RedisError)
@@ -70,8 +71,9 @@ class Batcher:
         self.timeout_ns: int = ledger.registry.timeout_ns
 
     def gather(self) -> list[Request]:
-        queue = self.queue
-        batch = [queue.popleft() for _ in range(min(len(queue), MOST))]
+        queue, ledger = self.queue, self.ledger
+        most = MOST if ledger.width == 1 and not ledger.waiting else FEW
+        batch = [queue.popleft() for _ in range(min(len(queue), most))]
         return [request for request in batch if not request.orphan]
 
     def new_round_trip(self, batch: list[Request], ident: bytes) -> RoundTrip:

@@ -530,14 +530,8 @@ class PollQueue(Request):
                 end = position + 2 + 2 * len(acquire.costs)
                 epoch, sent, received = round_trip.reply_epoch, round_trip.since, round_trip.received
                 missed = True
+                # Not one that gave its place back meanwhile: that finds what was granted.
                 acquire.called(said[position + 1], said[position + 2 : end], epoch, sent, received)
-                if (acquire.orphan or acquire.void) and acquire.verdict == protocol.STANDING:
-                    # It gave its place back or asked anew, but not before it was called: what it was given is with us,
-                    # not in the ledger.
-                    acquire.grant(
-                        said[position + 1], said[position + 2 : end], round_trip.shift, epoch, sent, received
-                    )
-                    acquire.give_back()
                 position = end
             elif verdict == protocol.STANDING:
                 position += 1
