@@ -6,7 +6,7 @@ import time
 import warnings
 
 import pytest
-from tests.redis.crew import wait_until
+from tests.redis.workers import wait_until
 
 from headway import Limiter, Remote, Window
 from headway.core.window import OUT_IF_ENTERED

@@ -11,9 +11,9 @@ from struct import pack
 from typing import Any
 
 import pytest
-from tests.redis.crew import wait_until
+from tests.redis.workers import wait_until
 from tests.redis.servers import eventually
-from tests.redis.storms import run
+from tests.redis.cancellation import run
 
 from headway import Limiter
 from headway.engines.redis.client.batching import thread_batcher
