@@ -169,11 +169,21 @@ def test_an_override_that_turns_out_wrong_changes_nothing(clock):
     assert look(limiter) == before
 
 
-def test_a_listener_that_fails_is_the_callers_business_and_loses_nothing(clock):
+def test_a_listener_that_fails_is_logged_and_changes_nothing(clock, caplog):
     def fail(event):
         raise RuntimeError(event.kind)
 
     limiter = Limiter("5 concurrent", on_event=fail, clock=clock)
-    with pytest.warns(ResourceWarning), pytest.raises(RuntimeError):
-        limiter.try_acquire()
+    for end in ("complete", "cancel", "abandon"):
+        permit = limiter.try_acquire()
+        assert limiter.peek().in_flight == 1
+        getattr(permit, end)()
+        assert permit.ended == end
+    with limiter.hold():
+        pass
+    limiter.acquire().settle(1)
+    limiter.pause(0)
     assert (limiter.stats().waiting, limiter.peek().in_flight) == (0, 0)
+    assert limiter.stats().granted == 5
+    assert {record.name for record in caplog.records} == {"headway"}
+    assert len(caplog.records) == 11  # five grants, five ends, one pause

@@ -37,14 +37,37 @@ class Waker(Protocol):
         """Whether anybody can still hear it: an event loop may be closed with waiters in it."""
 
 
+class Owner(Protocol):
+    """What a ticket asks of the limiter that made it."""
+
+    @property
+    def _closed(self) -> bool: ...
+
+
 class Ticket:
     """A place in line: what is wanted, and how to wake who wants it."""
 
-    __slots__ = ("costs", "granted", "keys", "marks", "number", "queues", "ready", "since", "slot", "waker")
+    __slots__ = (
+        "costs",
+        "granted",
+        "keys",
+        "marks",
+        "number",
+        "owner",
+        "queues",
+        "ready",
+        "since",
+        "slot",
+        "waker",
+    )
 
-    def __init__(self, keys: tuple[str | None, ...], costs: tuple[int, ...]) -> None:
+    def __init__(
+        self, keys: tuple[str | None, ...], costs: tuple[int, ...], owner: Owner | None = None
+    ) -> None:
         self.keys = keys
         self.costs = costs
+        # The limiter that wants it, of several that share the ledgers; it may be closed meanwhile.
+        self.owner = owner
         self.number = 0
         self.since = 0
         self.waker: Waker | None = None
@@ -60,7 +83,7 @@ class Ticket:
 class WaitQueue:
     """Tickets in the order of their numbers.
 
-    >>> line = Line(0)
+    >>> line = WaitQueue(0)
     >>> first, second = Ticket((None,), (1,)), Ticket((None,), (1,))
     >>> first.number, second.number = 1, 2
     >>> line.join(second), line.join(first)
@@ -96,8 +119,9 @@ class WaitQueue:
         number = ticket.number
         if number in self.tickets:
             return
-        self.tickets[number] = ticket
+        # First, so that a ticket whose joining is interrupted is found in whatever it may have reached.
         ticket.queues.append(self)
+        self.tickets[number] = ticket
         if self.first is None or self.first.number > number:
             self.first = ticket
         if number > self.last:
@@ -111,9 +135,16 @@ class WaitQueue:
         """Give up one's place; the plan holds only if it was the head who left, with what it wanted."""
         if not ticket.granted or self.first is not ticket:
             self.plan = None
-        del self.tickets[ticket.number]
+        self.tickets.pop(ticket.number, None)
         if self.first is ticket:
             self.first = next(iter(self.tickets.values()), None)
+        if self in ticket.queues:
+            ticket.queues.remove(self)
+
+    def mend(self) -> None:
+        """Be consistent again, after an exception came between two lines of `join` or `leave`."""
+        self.first = next(iter(self.tickets.values()), None)
+        self.plan = None
 
     def forecast(self, ledger: Ledger, since: int, now: int, cost: int) -> int:
         """Nanoseconds until `cost` is granted behind everybody in line; a lower bound while permits are out.

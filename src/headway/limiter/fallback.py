@@ -56,7 +56,7 @@ class Fallback:
             self._limiter = Limiter(self._part(limits), overrides=own, on_event=tell, clock=clock)
         if self._limiter is not None:
             self._limiter._store.name = name
-            self._limiter._store.on_fork = None
+            self._limiter._store.counts.first_time("fork")
 
     def limiter_for(self, error: EngineUnavailable, key: Key, cost: Cost) -> Limiter:
         """The limiter to ask; raises the engine's error where nobody stands in, or not for so much."""

@@ -17,9 +17,15 @@ from headway.core.limits import Limit
 from headway.core.remote import Remote
 from headway.core.rules import rules_of
 from headway.core.wait_queue import Ticket
-from headway.diagnostics import check_health, warn_blocking, warn_forked
 from headway.engines.memory import MemoryStore, open_store
-from headway.errors import InvalidArgument, InvalidKey, LimitMismatch, NotPromised, RateLimited
+from headway.errors import (
+    InvalidArgument,
+    InvalidKey,
+    LimiterClosed,
+    LimitMismatch,
+    NotPromised,
+    RateLimited,
+)
 from headway.events import EventEmitter, LimiterEvent
 from headway.limiter.hold import Hold
 from headway.limiter.limit_input import Limits, as_remote, metrics_of
@@ -153,22 +159,20 @@ class Limiter(LocalLimiter):
             )
 
     def _install(self, store: MemoryStore, clock: Clock) -> None:
-        """Furnish a new book, or go on with one that another limiter of this name has begun."""
+        """Configure a new store, or go on with one that another limiter of this name uses already."""
         rules = self._flat_rules(self._limits, clock)
         names = [name for name, limit in self._limits.items() for _ in self._rules_of(limit, clock)]
         if not store.keyed_ledgers:
             choosers = [self._chooser(i, names, clock) for i in range(len(rules))]
             store.metrics = [name or None for name in names]
             store.configure(rules, choosers)
-            store.on_fork = warn_forked
-            store.on_block = warn_blocking
-            store.health = check_health
+            store.limits = self._limits
         else:
             self._compare(store, rules, names)
-            store.reconfigure(rules)
-            if self._overrides is not None:
-                store.choose([self._chooser(i, names, clock) for i in range(len(rules))])
-        store.limits = self._limits
+            overridden = self._overrides is not None
+            choosers = [self._chooser(i, names, clock) for i in range(len(rules))]
+            store.reconfigure(rules, self._limits, choosers if overridden else None)
+        store.users += 1
 
     def _compare(self, store: MemoryStore, rules: tuple[Rule, ...], names: list[str]) -> None:
         before = [
@@ -282,16 +286,20 @@ class Limiter(LocalLimiter):
         """
         keys, costs = self.request(key, cost)
         store = self._store
-        for keyed, shelf_key in zip(store.keyed_ledgers, keys, strict=True):
-            rule = keyed.rule_for(shelf_key)
+        for keyed, own_key in zip(store.keyed_ledgers, keys, strict=True):
+            rule = keyed.rule_for(own_key)
             if not rule.promises:
                 raise NotPromised(rule.limit)
             if rule.capacity == 0:
                 raise RateLimited(float("inf"), limit=rule.limit, key=keys[0], reason="never")
-        ticket = Ticket(keys, costs)
-        slot = store.reserve(ticket)
+        ticket = Ticket(keys, costs, self)
+        try:
+            slot = store.reserve(ticket)
+        except BaseException:
+            store.withdraw(ticket)
+            raise
         if slot < 0:
-            store.denied += 1
+            store.counts.denied += 1
             retry_after = store.slot_after(ticket) / 1e9
             raise RateLimited(
                 retry_after,
@@ -311,10 +319,15 @@ class Limiter(LocalLimiter):
         >>> Limiter("100/minute").peek().remaining
         100
         """
+        self._check_open()
         return status_of(self._store.snapshot(*self.request(key, cost)))
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LimiterClosed(self.name)
+
     def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
-        """Nobody is granted anything for so long (a 429 with `Retry-After` came back); 0 lifts it.
+        """Grant nothing for so long (a 429 with `Retry-After` came back); the longest pause holds, and 0 lifts it.
 
         >>> limiter = Limiter("100/minute")
         >>> limiter.pause(30)
@@ -326,7 +339,8 @@ class Limiter(LocalLimiter):
             raise InvalidArgument("seconds", seconds, "seconds from 0 up, or a timedelta; 0 lifts the pause")
         if key is not None and not isinstance(key, str):
             raise InvalidKey(key, costs=False)
-        self._store.pause(key, ns)
+        self._check_open()
+        self._store.pause(None if key is None else str.__str__(key), ns)
         if self._listener is not None:
             self._listener.emit("paused", key, None, ns / 1e9)
 
@@ -343,8 +357,8 @@ class Limiter(LocalLimiter):
         rules = self._flat_rules(limits, clock)
         names = [name for name, part in limits.items() for _ in self._rules_of(part, clock)]
         self._compare(self._store, rules, names)
-        self._store.limits = limits
-        self._store.reconfigure(rules)
+        self._check_open()
+        self._store.reconfigure(rules, limits)
 
     def reset(self, key: Key = None) -> None:
         """Let a key start anew, as if nothing had been used.
@@ -355,6 +369,7 @@ class Limiter(LocalLimiter):
         >>> bool(limiter.try_acquire())
         True
         """
+        self._check_open()
         self._store.reset(self._keys(key, self._store.metrics, costs=False))
 
     def stats(self) -> LimiterStats:
@@ -365,27 +380,32 @@ class Limiter(LocalLimiter):
         >>> limiter.stats().granted, limiter.stats().denied, limiter.stats().keys
         (1, 1, 1)
         """
-        store = self._store
+        store, counts = self._store, self._store.counts
         return LimiterStats(
-            granted=store.granted,
-            denied=store.denied,
-            waiting=store.waiting,
-            completed=store.ended - store.abandoned,
-            cancelled=store.cancelled,
-            abandoned=store.abandoned,
+            granted=counts.granted,
+            denied=counts.denied,
+            waiting=len(store.queues.waiters),
+            completed=counts.ended - counts.abandoned,
+            cancelled=counts.cancelled,
+            abandoned=counts.abandoned,
             keys=sum(len(keyed.ledgers) for keyed in store.keyed_ledgers),
         )
 
     def close(self) -> None:
-        """End every wait with `LimiterClosed`, and let nobody in any more.
+        """End every wait of this limiter with `LimiterClosed`, and grant nothing any more.
+
+        Other limiters of the same name go on.
 
         >>> limiter = Limiter("1/minute")
         >>> limiter.close()
         >>> limiter.try_acquire()
         Traceback (most recent call last):
-        headway.errors.Closed: the limiter is closed
+        headway.errors.LimiterClosed: the limiter is closed
         """
-        self._store.close()
+        if not self._closed:
+            self._closed = True
+            self._plain = False
+            self._store.close(self)
 
     async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
         """`reserve` for a task."""

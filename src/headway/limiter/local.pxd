@@ -9,10 +9,12 @@ from headway.limiter.permits cimport Permit, new_permit
 
 
 cdef bint _ATOMIC, _GIL
+cdef int _ABANDON
 cdef Permit REFUSED
 
 cdef bint refused(Permit permit)
 cdef long long current_task()
+cdef bint _plausible(timeout)
 
 
 cdef inline long long this_thread():
@@ -33,7 +35,7 @@ cdef class LocalLimiter:
     cdef public object _timeout_ns, _max_waiting, _listener
     cdef list _outer
     cdef Permit _entered, _spare
-    cdef bint _plain
+    cdef public bint _closed, _plain
 
     @cython.locals(store=MemoryStore)
     cdef Permit _grant_quickly(self, key, cost)
@@ -41,16 +43,18 @@ cdef class LocalLimiter:
     @cython.locals(permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong)
     cdef Permit _try_fast(self, MemoryStore store, key)
 
-    @cython.locals(ticket=Ticket)
-    cdef Permit _try_locked(self, key, cost)
+    cdef Ticket _ticket(self, key, cost)
+
+    @cython.locals(store=MemoryStore, ticket=Ticket, permit=Permit)
+    cdef _try_locked(self, key, cost)
 
     @cython.locals(store=MemoryStore, ledger=Ledger, permit=Permit)
     cpdef Permit permit_for(self, Ticket ticket)
 
     cpdef tuple request(self, key, cost)
 
-    @cython.locals(store=MemoryStore, ticket=Ticket)
-    cdef tuple _queue(self, key, cost, timeout)
+    @cython.locals(store=MemoryStore)
+    cdef _queue(self, Ticket ticket, key, cost, timeout)
 
     cdef Permit _waited(self, Ticket ticket)
 
@@ -61,5 +65,7 @@ cdef class LocalLimiter:
     @cython.locals(permit=Permit)
     cdef _leave(self, error)
 
-    @cython.locals(permit=Permit, owner=cython.longlong, task=cython.longlong, place=cython.Py_ssize_t)
-    cdef Permit _pop_entered(self)
+    @cython.locals(
+        permit=Permit, owner=cython.longlong, task=cython.longlong, place=cython.Py_ssize_t, entered=list
+    )
+    cdef tuple _without_own(self)

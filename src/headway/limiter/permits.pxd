@@ -3,7 +3,7 @@ from headway.core.ledger cimport Ledger
 from headway.engines.memory.store cimport MemoryStore
 
 
-cdef int _COMPLETE
+cdef int _COMPLETE, _CANCEL, _ABANDON, _SETTLE
 cdef bint _ATOMIC
 
 
@@ -12,7 +12,8 @@ cdef class Permit:
     cdef public bint _held
     cdef public MemoryStore _store
     cdef list _claims
-    cdef long long _cost, _granted_at, _mark, _tally
+    cdef long long _cost, _mark, _tally
+    cdef readonly long long _granted_at
     cdef public long long _slot, _owner, _task
     cdef public int _end
     cdef public object _key, _listener
@@ -20,6 +21,9 @@ cdef class Permit:
 
     @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)
     cdef void hand_back(self, int how) except *
+
+    @cython.locals(store=MemoryStore, claims=list)
+    cdef _end_locked(self, int how, dict actual)
 
     cpdef finish(self, error, answered=*, not_sent=*)
 

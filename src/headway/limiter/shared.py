@@ -11,14 +11,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headway.clock import as_clock
 from headway.core.durations import span_of
 from headway.core.ledger import Rule
 from headway.core.limits import Limit
-from headway.diagnostics import check_health, warn_blocking
 from headway.engines.memory.store import MemoryStore
 from headway.engines.redis import open_engine
 from headway.engines.redis.client.registry import LimiterRegistry
@@ -104,8 +102,6 @@ class SharedLimiter(SharedCalls):
         store = MemoryStore(None, self._clock, False)
         store.name = own_name
         store.metrics = [metric or None for metric in self._metric_of_each_rule(self._limits)]
-        store.health = partial(check_health, tick_ns=TICK)
-        store.on_block = warn_blocking
         self._configure(store, self._limits, rules)
         self._registry = LimiterRegistry(
             self._engine,

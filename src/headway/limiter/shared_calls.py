@@ -9,11 +9,12 @@ ends a question early comes to one place (`_unanswered`), which says who decides
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headway.diagnostics import notice_wait
+from headway.diagnostics import check_health, notice_wait, warn_blocking
 from headway.engines.redis.client.batching import loop_batcher, thread_batcher
-from headway.engines.redis.client.requests import ABANDON, CANCEL, COMPLETE, Acquire
+from headway.engines.redis.client.requests import Acquire
 from headway.engines.redis.script.protocol import GRANTED, NEVER, NOW, TICK, WAIT
 from headway.errors import EngineUnavailable, LimiterClosed
 from headway.flows import drive_shared
@@ -25,6 +26,7 @@ from headway.limiter.local import Cost, Key, Timeout, timeout_to_ns
 from headway.limiter.permits import Permit
 from headway.limiter.results import denied, limited
 from headway.limiter.shared_permits import SharedPermit, new_shared_permit
+from headway.outcome import Outcome
 from headway.status import Denied
 
 if TYPE_CHECKING:
@@ -189,14 +191,14 @@ class SharedCalls(Limiter):
         return limited(acquire, key, why, self._timeout(timeout), self._max_waiting)
 
     def _tell_denied(self, key: Key, cost: Cost) -> None:
-        self._store.denied += 1
+        self._store.counts.denied += 1
         if self._listener is not None:
             self._listener.emit("denied", key, cost)
 
     # -- waiting -----------------------------------------------------------------------------------------
 
     def _run(self, flow: Flow[_T]) -> _T:
-        return drive_shared.run(flow, self._clock, self._store.warn_blocking)
+        return drive_shared.run(flow, self._clock, partial(warn_blocking, self._store))
 
     def _run_async(self, flow: Flow[_T]) -> Coroutine[Any, Any, _T]:
         return drive_shared.run_async(flow, self._clock)
@@ -212,16 +214,16 @@ class SharedCalls(Limiter):
 
     def _ended(self, permit: SharedPermit, how: int) -> None:
         """Count how a permit ended."""
-        store = self._store
-        if how == CANCEL:
-            store.cancelled += 1
+        counts = self._store.counts
+        if how == Outcome.CANCEL:
+            counts.cancelled += 1
         else:
-            store.ended += 1
-            if how == ABANDON:
-                store.abandoned += 1
-            elif how == COMPLETE and permit._held:
-                store.flight_ns += max(0, self._clock.now() - permit._call.slot)
-            if store.ended & 255 == 0:
-                store.check_health()
+            counts.ended += 1
+            if how == Outcome.ABANDON:
+                counts.abandoned += 1
+            elif how == Outcome.COMPLETE and permit._held:
+                counts.flight_ns += max(0, self._clock.now() - permit._call.slot)
+            if counts.ended & 255 == 0:
+                check_health(self._store)
         if self._listener is not None:
-            self._listener.emit_end(permit, {1: "complete", 2: "cancel", 3: "abandon"}.get(how, "settled"))
+            self._listener.emit_end(permit, how)

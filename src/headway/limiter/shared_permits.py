@@ -13,11 +13,12 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.client.requests import ABANDON, CANCEL, COMPLETE, SETTLE, Acquire, Release
-from headway.errors import PermitExpired, PermitFinished
+from headway.engines.redis.client.requests import Acquire, Release
+from headway.errors import PermitExpired
 from headway.flows.shared import sleep_to_slot
-from headway.limiter.permits import ENDS, Permit
-from headway.outcome import outcome_of
+from headway.forks import on_fork
+from headway.limiter.permits import Permit
+from headway.outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from headway.limiter.shared_calls import SharedCalls
@@ -77,7 +78,7 @@ class Lease:
     def end_dropped(self) -> None:
         """Its permit was dropped without an end."""
         if not self.ended:
-            say_end(self.call, self.parts, ABANDON)
+            say_end(self.call, self.parts, Outcome.ABANDON)
 
     def not_renewed(self) -> None:
         """Nothing is on its way any more."""
@@ -103,8 +104,7 @@ def after_fork() -> None:
     _process = os.getpid()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)
 
 
 def say_end(
@@ -178,41 +178,41 @@ class SharedPermit(Permit):
         late = self._limiter._clock.now() - self._until()
         if late > 0 or self._call.void:
             if not self._end:
-                self._end = CANCEL
-                self._hand_back(CANCEL)
+                self._end = Outcome.CANCEL
+                self._hand_back(Outcome.CANCEL)
             raise PermitExpired(max(0, late) / 1e9)
 
     # -- ends --------------------------------------------------------------------------------------------
 
     def complete(self) -> None:
         """The answer is there: call it as soon as the response's headers are."""
-        self._finish(COMPLETE)
+        self._finish(Outcome.COMPLETE)
 
     def cancel(self) -> None:
         """It was never dispatched: it goes back as it was, as far as nobody relied on it meanwhile."""
-        self._finish(CANCEL)
+        self._finish(Outcome.CANCEL)
 
     def abandon(self) -> None:
         """Nobody knows whether it was dispatched: it counts until `max_transit` is over."""
-        self._finish(ABANDON)
+        self._finish(Outcome.ABANDON)
 
     def settle(self, cost: int | Mapping[str, int]) -> None:
         """It is complete, and cost something else: less is given back, more is paid before the next grant."""
         if self._end:
-            raise PermitFinished(ENDS[self._end], "settle")
+            raise self._finished(Outcome.SETTLE)
         costs = self._call.costs
         actual = self._actual(cost)
-        self._end = SETTLE
-        self._limiter._ended(self, SETTLE)
+        self._end = Outcome.SETTLE
+        self._limiter._ended(self, Outcome.SETTLE)
         if self._slot:
             self._call.ledger.sleepers.discard(self._call)
         spent = tuple(actual.get(i, taken) for i, taken in enumerate(costs))
         if self._taken_by == _process:
-            say_end(self._call, self._leases, SETTLE, spent)
+            say_end(self._call, self._leases, Outcome.SETTLE, spent)
 
     def _finish(self, how: int) -> None:
         if self._end:
-            raise PermitFinished(ENDS[self._end], ENDS[how])
+            raise self._finished(how)
         self._end = how
         self._hand_back(how)
 
@@ -221,14 +221,14 @@ class SharedPermit(Permit):
         if self._slot:
             self._call.ledger.sleepers.discard(self._call)  # reserved, and its holder did not wait here
         # Completing tells the ledger something only where permits are held; giving back always does.
-        if (self._held or how == CANCEL) and not self._call.void and self._taken_by == _process:
+        if (self._held or how == Outcome.CANCEL) and not self._call.void and self._taken_by == _process:
             say_end(self._call, self._leases, how)
 
     def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
         if self._end:
             return
-        self._end = COMPLETE if error is None else outcome_of(error, answered, not_sent)
+        self._end = Outcome.COMPLETE if error is None else outcome_of(error, answered, not_sent)
         self._hand_back(self._end)
 
     # -- reservations ------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class SharedPermit(Permit):
     def _arrived_at_slot(self) -> None:
         self._slot = 0
         if self._call.void:
-            self._end = self._end or CANCEL
+            self._end = self._end or Outcome.CANCEL
             raise PermitExpired(None)
 
 
@@ -280,16 +280,16 @@ class HeldSharedPermit(SharedPermit):
         # A constructor that failed leaves an object without fields.
         if getattr(self, "_call", None) is None or self._end or self._taken_by != _process:
             return
-        self._end = ABANDON
+        self._end = Outcome.ABANDON
         # Nothing is sent from a finalizer: a window's permit comes back when its transit is over, and the keeper ends
         # leases that were dropped.
         for lease in self._leases or ():
             lease.dropped = True
-        self._store.abandoned += 1
-        self._store.ended += 1
+        self._store.counts.abandoned += 1
+        self._store.counts.ended += 1
         listener = self._limiter._listener
         if listener is not None:
-            listener.emit_drop(self)
+            listener.emit_end(self, Outcome.ABANDON)
         warnings.warn(
             f"{self!r} was dropped without an end and counts as abandoned: "
             "use `with limiter.hold():`, or call complete(), cancel() or abandon()",
@@ -307,7 +307,7 @@ def new_shared_permit(limiter: SharedCalls, acquire: Acquire) -> SharedPermit:
         HeldSharedPermit.__new__(HeldSharedPermit) if held else SharedPermit.__new__(SharedPermit)
     )
     store = limiter._store
-    store.granted += 1
+    store.counts.granted += 1
     permit._limiter = limiter
     permit._call = acquire
     permit._key = ledger.key

@@ -9,7 +9,6 @@ and `place` are connections to them, `lanes` and `letters` what travels on them,
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from datetime import timedelta
@@ -27,6 +26,7 @@ from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.address import READERS, Address, read_address
 from headway.engines.redis.net.clients import ACCEPTED, connectors_of, describe, is_client
 from headway.errors import InvalidArgument
+from headway.forks import on_fork
 
 __all__ = ["Engine", "engine_of", "open_engine"]
 
@@ -42,8 +42,7 @@ def after_fork() -> None:
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)
 
 
 def open_engine(engine: Any, timeout: float) -> Engine:

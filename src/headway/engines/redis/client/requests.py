@@ -6,13 +6,14 @@ answer: what it was granted goes straight back.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK, numbers
+from headway.forks import on_fork
+from headway.outcome import Outcome
 
 try:
     import cython
@@ -21,8 +22,6 @@ except ImportError:
 
 if TYPE_CHECKING:
     from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
-
-COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
 
 # C values where this file is compiled.
 GRANTED, SEVERAL = protocol.GRANTED, protocol.SEVERAL
@@ -39,8 +38,7 @@ def after_fork() -> None:
     _once = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)
 
 Row = tuple[float, float, float, float, float, float]
 """Of one rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""
@@ -308,9 +306,9 @@ class Acquire(Request):
             self.returned = True
         if again:
             # With the very next question, and not by letter: that could be overtaken by it.
-            self.ledger.ends.append(Release(self, CANCEL))
+            self.ledger.ends.append(Release(self, Outcome.CANCEL))
         else:
-            self.ledger.post(Release(self, CANCEL))
+            self.ledger.post(Release(self, Outcome.CANCEL))
 
     def withdraw(self) -> None:
         """Nobody waits for it any more, whatever has become of it."""

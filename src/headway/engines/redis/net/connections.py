@@ -31,6 +31,7 @@ from redis.exceptions import ResponseError as Refused
 from redis.exceptions import TimeoutError as TooLate
 
 from headway.engines.redis.script.protocol import command
+from headway.interrupts import take_lock
 
 if TYPE_CHECKING:
     from headway.engines.redis.net.pool import ServerPool
@@ -45,7 +46,6 @@ BUSY = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWrit
 ROOM = 16384
 """Bytes to read an answer into; a longer one comes in parts."""
 NEVER = float("inf")
-AT_ONCE = (False,)
 
 WHO = command(b"INFO", b"server") + command(b"INFO", b"replication")
 
@@ -321,11 +321,9 @@ class ReleaseSender:
 
     def _if_free(self, do: Callable[[], bool]) -> bool:
         """Do it, unless somebody is about it; whether it was done."""
-        # Whether we have the lock is noted by the call that takes it: a signal's handler may raise right after it.
         mine: list[bool] = []
         try:
-            mine.extend(map(self.lock.acquire, AT_ONCE))
-            return mine[0] and do()
+            return take_lock(self.lock, mine) and do()
         except BaseException as error:
             if mine and mine[0]:
                 self._hang_up()  # nobody knows what was written
