@@ -1,11 +1,13 @@
 """The public names: sorted, documented, with an example that runs (make check runs them)."""
 
+import importlib
 import inspect
 import types
 
 import pytest
 
 import headway
+from headway import errors
 
 
 def test_all_is_sorted_and_real():
@@ -38,3 +40,36 @@ def test_name_is_documented(name):
     assert doc, f"headway.{name} has no docstring"
     if not (inspect.isclass(value) and issubclass(value, BaseException)):
         assert ">>>" in doc, f"headway.{name} has no example in its docstring"
+
+
+def test_every_error_is_exported():
+    """A user catches errors by their public names."""
+    assert set(errors.__all__) <= set(headway.__all__)
+    assert [
+        name for name in errors.__all__ if not issubclass(getattr(headway, name), headway.HeadwayError)
+    ] == []
+
+
+def test_dir_shows_public_names_only():
+    assert dir(headway) == sorted(headway.__all__)
+    assert importlib.import_module("headway.testing").ManualClock, "what is imported by its name stays there"
+
+
+VERBS = {
+    "acquire", "acquire_async", "close", "close_async", "hold", "limit", "name", "pause", "pause_async", "peek",
+    "peek_async", "reserve", "reserve_async", "reset", "reset_async", "set_limit",
+    "set_limit_async", "stats", "try_acquire", "try_acquire_async",
+}  # fmt: skip
+PERMIT = {
+    "abandon", "cancel", "check", "complete", "cost", "delay", "ended", "expires_in", "key", "settle",
+    "wait", "wait_async",
+}  # fmt: skip
+
+
+def public(kind):
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_a_limiter_and_a_permit_show_their_verbs_and_nothing_else():
+    assert public(headway.Limiter) == VERBS
+    assert public(headway.Permit) == PERMIT

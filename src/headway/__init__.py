@@ -19,47 +19,71 @@ from headway.core.notation import parse_limit
 from headway.core.remote import Remote
 from headway.engines import Engine, redis_engine
 from headway.errors import (
+    AcquireTimeout,
+    EngineUnavailable,
     HeadwayError,
+    InvalidArgument,
+    InvalidKey,
+    InvalidLimit,
+    InvalidUse,
     LimiterClosed,
     LimitMismatch,
+    NotPromised,
+    PermitExpired,
     PermitFinished,
     RateLimited,
+    UnsupportedAsync,
 )
 from headway.events import LimiterEvent
 from headway.limiter.limiter import Limiter
 from headway.limiter.permits import Permit
 from headway.pacer.pacer import Pacer
 from headway.status import Denied, LimiterStats, Status
-from headway.throttle.decorator import throttle
+from headway.throttle.decorator import limiter_of, throttle
 
 __all__ = [
+    "AcquireTimeout",
     "AllOf",
     "Bucket",
     "Clock",
     "Concurrency",
     "Denied",
     "Engine",
+    "EngineUnavailable",
     "FixedWindow",
     "HeadwayError",
+    "InvalidArgument",
+    "InvalidKey",
+    "InvalidLimit",
+    "InvalidUse",
     "Limit",
     "LimitMismatch",
     "Limiter",
     "LimiterClosed",
     "LimiterEvent",
     "LimiterStats",
+    "NotPromised",
     "Pacer",
     "Permit",
+    "PermitExpired",
     "PermitFinished",
     "RateLimited",
     "Remote",
     "Spacing",
     "Status",
     "SystemClock",
+    "UnsupportedAsync",
     "Window",
     "__version__",
     "calibrate",
     "compiled",
+    "limiter_of",
     "parse_limit",
     "redis_engine",
     "throttle",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, without the modules that they come from."""
+    return sorted(__all__)

@@ -6,6 +6,11 @@ permit was handed out is taken off again.
 
 from __future__ import annotations
 
+from headway.outcome import Outcome
+
+# C integers where this file is compiled.
+_COMPLETE, _CANCEL, _ABANDON = (int(how) for how in (Outcome.COMPLETE, Outcome.CANCEL, Outcome.ABANDON))
+
 
 class LimiterCounts:
     """Grants, denials and ends, each counted once.
@@ -28,6 +33,17 @@ class LimiterCounts:
         # How long completed permits were out, all together.
         self.flight_ns = 0
         self.warned: set[str] = set()
+
+    def count_end(self, how: int, flight_ns: int) -> None:
+        """A permit ended; `flight_ns` is how long it was out, where that says something about the remote."""
+        if how == _CANCEL:
+            self.cancelled += 1
+            return
+        self.ended += 1
+        if how == _ABANDON:
+            self.abandoned += 1
+        elif how == _COMPLETE:
+            self.flight_ns += flight_ns
 
     def first_time(self, what: str) -> bool:
         """Whether this is the first warning about `what`; it is noted as given."""

@@ -1,5 +1,5 @@
-"""What a limiter warns about, once each: a fork, permits that are dropped or abandoned, answers that are too slow for the
-limit, a blocked event loop, and in the log a long wait."""
+"""What a limiter warns about, once each: a fork, permits that are dropped or abandoned, answers that are too slow for
+the limit, a blocked event loop, and in the log a long wait."""
 
 from __future__ import annotations
 

@@ -14,11 +14,13 @@ from typing import Any
 from headway.printable import printable
 
 __all__ = [
+    "AcquireTimeout",
     "EngineUnavailable",
     "HeadwayError",
     "InvalidArgument",
     "InvalidKey",
     "InvalidLimit",
+    "InvalidUse",
     "LimitMismatch",
     "LimiterClosed",
     "NotPromised",
@@ -80,8 +82,6 @@ class RateLimited(HeadwayError):
 
     >>> print(RateLimited(0.25, limit="100/minute", key="u1"))
     rate limited: 100/minute for key 'u1'; retry in 0.25 s
-    >>> print(RateLimited(3.2, limit="100/minute", reason="timeout", timeout=1))
-    rate limited: 100/minute; would have to wait 3.2 s, longer than timeout=1 s
     """
 
     # `limit` is a Limit and `status` a Status; both live in layers above this one.
@@ -142,6 +142,19 @@ class RateLimited(HeadwayError):
         if getattr(self.status, "in_doubt", 0):
             return " (in doubt: the ledger was lost, and max_quarantine cut the wait short)"
         return ""
+
+
+class AcquireTimeout(RateLimited, TimeoutError):
+    """A wait ended, or was refused at once, because of its `timeout`. It is a `RateLimited` and a `TimeoutError`.
+
+    >>> print(AcquireTimeout(3.2, limit="100/minute", timeout=1))
+    rate limited: 100/minute; would have to wait 3.2 s, longer than timeout=1 s
+    >>> issubclass(AcquireTimeout, RateLimited), issubclass(AcquireTimeout, TimeoutError)
+    (True, True)
+    """
+
+    def __init__(self, retry_after: float, *, reason: str = "timeout", **facts: Any) -> None:
+        RateLimited.__init__(self, retry_after, reason=reason, **facts)
 
 
 class LimiterClosed(HeadwayError):
@@ -280,6 +293,19 @@ class InvalidKey(HeadwayError, TypeError):
         number = costs and isinstance(value, int | float) and not isinstance(value, bool)
         hint = f"; did you mean cost={value!r}?" if number else ""
         super().__init__(f"key must be a str or None, not {type(value).__name__}{hint}")
+
+
+class InvalidUse(HeadwayError, TypeError):
+    """Something was used in a way that cannot work; `instead` is what to write.
+
+    >>> print(InvalidUse("a Permit cannot be awaited", "await limiter.acquire_async()"))
+    a Permit cannot be awaited: write `await limiter.acquire_async()`
+    """
+
+    def __init__(self, problem: str, instead: str) -> None:
+        self.problem = problem
+        self.instead = instead
+        super().__init__(f"{problem}: write `{instead}`")
 
 
 class NotPromised(HeadwayError, TypeError):

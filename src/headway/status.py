@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from headway.core.ledger import FOREVER
-from headway.core.limits import Limit
+from headway.core.limits import Bucket, Concurrency, Limit, Spacing
 from headway.errors import seconds_text
 
 SECOND = 1_000_000_000
+MOST = 10**15 - 1
+"""The largest integer of a structured field (RFC 9651)."""
 
 Survey = list[tuple[Any, int, int, int, int, int, bool]]
 
@@ -28,9 +31,11 @@ def seconds(ns: int) -> float:
 class Status:
     """How a limit stands for a key, at one moment; of several limits, the one that binds.
 
-    `retry_after` is 0 when the request would be granted now, and a lower bound when `exact` is False: permits
-    are out, and nobody knows when they come back. `in_doubt` is above 0 where a shared ledger was lost and
+    `retry_after` is 0 when the request would be granted now. It is a lower bound when `exact` is False: permits are
+    out, and the time at which they come back is not known. `in_doubt` is above 0 where a shared ledger was lost and
     `max_quarantine` cut its quarantine short: for so many seconds a window may see more than the limit.
+
+    `parts` has the status of each limit where there are several, and `status["tokens"]` the one of a metric.
 
     >>> from headway import Limiter
     >>> status = Limiter("2/minute").peek()
@@ -38,6 +43,8 @@ class Status:
     (2, 0.0, True)
     >>> status.headers()["X-RateLimit-Limit"]
     '2'
+    >>> Limiter({"requests": "5/s", "tokens": "300/minute"}).peek()["tokens"].remaining
+    300
     """
 
     limit: Limit
@@ -49,50 +56,97 @@ class Status:
     exact: bool
     parts: tuple[Status, ...] = field(default=(), compare=False)
     in_doubt: float = field(default=0.0, compare=False)
+    metric: str | None = field(default=None, compare=False)
+    denied: bool = field(default=False, compare=False)
+
+    def __getitem__(self, metric: str) -> Status:
+        """The status of one metric; of several limits of that metric, the one that binds."""
+        parts = tuple(part for part in self.parts or (self,) if part.metric == metric and metric is not None)
+        if not parts:
+            known = sorted({part.metric for part in self.parts or (self,) if part.metric is not None})
+            have = f"the metrics are {', '.join(known)}" if known else "this limiter has no metrics"
+            raise KeyError(f"{metric!r}: {have}")
+        return binding(parts)
 
     def headers(self) -> dict[str, str]:
-        """The same as HTTP headers: the IETF draft's, the older trio, and `Retry-After` for a denial."""
-        reset = "0" if self.reset_after == 0 else str(math.ceil(min(self.reset_after, 1e9)))
+        """The same as HTTP headers: the IETF draft's `RateLimit` and `RateLimit-Policy`, and the older trio.
+
+        `r` and Remaining are what can be had at once. `t` and Reset are the seconds until more can be had, or, while
+        something is left, until all of it can; they are absent where no time is known. `Retry-After` is there for a
+        denial, and then equals `t`. In the policy, `q` is the most that passes in any `w` seconds.
+        """
         parts = self.parts or (self,)
         policies = ", ".join(f'"{part.limit.kind}-{i}";{_policy(part.limit)}' for i, part in enumerate(parts))
         index = next((i for i, part in enumerate(parts) if part.limit is self.limit), 0)
+        wait = self.retry_after if self.retry_after > 0 else self.reset_after
+        known = math.isfinite(wait)
+        reset = str(min(math.ceil(wait), MOST)) if known else ""
+        left = min(self.remaining, MOST)
         headers = {
-            "RateLimit": f'"{self.limit.kind}-{index}";r={self.remaining};t={reset}',
+            "RateLimit": f'"{self.limit.kind}-{index}";r={left}' + (f";t={reset}" if known else ""),
             "RateLimit-Policy": policies,
             "X-RateLimit-Limit": str(self.limit.capacity),
             "X-RateLimit-Remaining": str(self.remaining),
-            "X-RateLimit-Reset": reset,
         }
-        if self.retry_after > 0 and math.isfinite(self.retry_after):
-            headers["Retry-After"] = str(math.ceil(self.retry_after))
+        if known:
+            headers["X-RateLimit-Reset"] = reset
+        if self.denied and self.retry_after > 0 and known:
+            headers["Retry-After"] = reset
         return headers
 
 
 def _policy(limit: Limit) -> str:
-    per_ns = getattr(limit, "per_ns", getattr(limit, "interval_ns", None))
-    window = f";w={math.ceil(per_ns / SECOND)}" if per_ns else ""
-    return f"q={limit.capacity}{window}"
+    """The parameters of a policy: the most that passes in any `w` whole seconds."""
+    if isinstance(limit, Concurrency):
+        return f'q={min(limit.count, MOST)};qu="concurrent-requests"'
+    per_ns: int = limit.interval_ns if isinstance(limit, Spacing) else limit.per_ns  # type: ignore[attr-defined]
+    window = -(-per_ns // SECOND)
+    if limit.capacity == 0:
+        quota = 0
+    elif isinstance(limit, Bucket):
+        quota = limit.burst + limit.count * window * SECOND // per_ns
+    else:
+        quota = limit.capacity * -(-window * SECOND // per_ns)
+    return f"q={min(quota, MOST)};w={window}"
 
 
-def status_of(snapshot: Survey, in_doubt: float = 0.0) -> Status:
-    """One status out of what each rule said: the rule with the longest wait binds, then the one with the least left."""
-    parts = tuple(
-        Status(limit, remaining, seconds(wait), seconds(reset), waiting, out, exact, in_doubt=in_doubt)
-        for limit, remaining, wait, reset, waiting, out, exact in snapshot
-    )
+def binding(parts: tuple[Status, ...]) -> Status:
+    """The status that holds a request up longest; where none does, the one with the least left."""
     if len(parts) == 1:
         return parts[0]
-    binding = max(parts, key=lambda part: (part.retry_after, -part.remaining / max(1, part.limit.capacity)))
-    return Status(
-        binding.limit,
-        binding.remaining,
-        binding.retry_after,
-        binding.reset_after,
-        max(part.waiting for part in parts),
-        max(part.in_flight for part in parts),
-        all(part.exact for part in parts),
-        parts,
-        in_doubt,
+    first = max(parts, key=lambda part: (part.retry_after, -part.remaining / max(1, part.limit.capacity)))
+    return replace(
+        first,
+        waiting=max(part.waiting for part in parts),
+        in_flight=max(part.in_flight for part in parts),
+        exact=all(part.exact for part in parts),
+        parts=parts,
+    )
+
+
+def status_of(
+    snapshot: Survey, metrics: Sequence[str | None] = (), in_doubt: float = 0.0, *, denied: bool = False
+) -> Status:
+    """One status out of what each rule said. `metrics` has the name of each rule's metric, where there are any."""
+    names = metrics or [None] * len(snapshot)
+    return binding(
+        tuple(
+            Status(
+                limit,
+                remaining,
+                seconds(wait),
+                seconds(reset),
+                waiting,
+                out,
+                exact,
+                in_doubt=in_doubt,
+                metric=name,
+                denied=denied,
+            )
+            for (limit, remaining, wait, reset, waiting, out, exact), name in zip(
+                snapshot, names, strict=True
+            )
+        )
     )
 
 
@@ -108,12 +162,20 @@ class Denied:
     (False, True, '1/minute')
     """
 
-    __slots__ = ("_in_doubt", "_status", "_survey", "key", "reason")
+    __slots__ = ("_in_doubt", "_metrics", "_status", "_survey", "key", "reason")
 
-    def __init__(self, key: Any, snapshot: Survey, reason: str = "limit", in_doubt: float = 0.0) -> None:
+    def __init__(
+        self,
+        key: Any,
+        snapshot: Survey,
+        reason: str = "limit",
+        in_doubt: float = 0.0,
+        metrics: Sequence[str | None] = (),
+    ) -> None:
         self.key = key
         self.reason = reason
         self._survey = snapshot
+        self._metrics = metrics
         self._in_doubt = in_doubt
         self._status: Status | None = None
 
@@ -121,7 +183,7 @@ class Denied:
     def status(self) -> Status:
         """How things stood when it was denied."""
         if self._status is None:
-            self._status = status_of(self._survey, self._in_doubt)
+            self._status = status_of(self._survey, self._metrics, self._in_doubt, denied=True)
         return self._status
 
     @property

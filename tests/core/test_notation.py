@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window, as_limit
 from headway.core.notation import parse_limit
+from headway.core.remote import Remote
 from headway.errors import InvalidLimit
 
 COUNT = st.integers(0, 2**62)
@@ -181,13 +182,71 @@ def test_anything_is_read_or_refused(text: str) -> None:
         assert refused.accepted
 
 
-@pytest.mark.parametrize("value", [5, None, b"1/s", ["1/s"]])
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("1.5/s", "write 3/2s"),
+        ("0.5 per minute", "write 1/2min"),
+        ("2.25/s burst 3", "write 9/4s"),
+        ("0.1/s", "write 1/10s"),
+        ("5.0/s", "write 5/s"),
+        ("1.5 concurrent", "a whole number"),
+        ("1.5/fortnight", "such as 3/2s for 1.5/s"),
+        ("1.5/month aligned", "such as 3/2s for 1.5/s"),
+        ("1.", "such as 3/2s for 1.5/s"),
+    ],
+)
+def test_a_count_with_decimals_is_told_what_to_write(text: str, instead: str) -> None:
+    with pytest.raises(InvalidLimit, match="a count has no decimals") as caught:
+        parse_limit(text)
+    assert (caught.value.position, instead in str(caught.value)) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "instead"),
+    [
+        (["10/s", "500/minute"], '"10/s; 500/minute", or AllOf("10/s", "500/minute")'),
+        (("10/s", Concurrency(5)), '"10/s; 5 concurrent", or AllOf("10/s", "5 concurrent")'),
+        ([], 'AllOf("10/s", "5 concurrent")'),
+        ([5, None], 'AllOf("10/s", "5 concurrent")'),
+    ],
+)
+def test_a_list_is_told_how_limits_are_joined(value: object, instead: str) -> None:
+    with pytest.raises(InvalidLimit) as caught:
+        as_limit(value)  # type: ignore[arg-type]
+    assert instead in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [5, None, b"1/s"])
 def test_only_strings(value: object) -> None:
     with pytest.raises(InvalidLimit, match="a string such as"):
         as_limit(value)  # type: ignore[arg-type]
 
 
-def test_no_string_form_does_not_read_back_as_something_else() -> None:
-    for limit in (Spacing(6, strict=False), AllOf("1/s"), Spacing(6, max_reserved=3)):
+PLAIN = st.one_of(
+    LIMIT,
+    st.builds(
+        lambda most, strict: Spacing(6, max_reserved=most, strict=strict), st.integers(99, 101), st.booleans()
+    ),
+    SINGLE.map(AllOf),
+)
+ANY = st.one_of(PLAIN, st.lists(PLAIN, min_size=1, max_size=3).map(lambda limits: AllOf(*limits)))
+
+
+@given(ANY)
+def test_str_reads_back_or_is_python(limit: Limit) -> None:
+    """What the notation cannot say is shown as Python, and never as something that reads back as another limit."""
+    if str(limit) == repr(limit):
         with pytest.raises(InvalidLimit):
             parse_limit(str(limit))
+        assert eval(str(limit), dict(NAMES)) == limit
+    else:
+        assert parse_limit(str(limit)) == limit
+
+
+@given(COUNT, st.integers(1, 2**40).map("{}ns".format))
+def test_str_leaves_the_remote_out(count: int, per: str) -> None:
+    """`headway explain` and `parse_limit` read what a limiter shows of its limit."""
+    limit = Window(count, per=per, remote=Remote(max_transit=3))
+    assert parse_limit(str(limit)) == Window(count, per=per)
+    assert "Remote(max_transit=3)" in repr(limit)

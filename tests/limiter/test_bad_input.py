@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from headway import Limiter
+from headway import InvalidArgument, Limiter, Pacer
 from headway.testing import ManualClock, run
 
 pytestmark = pytest.mark.both_forms
@@ -51,10 +51,11 @@ def refuses(limiter, error, complaint, *args, **kwargs):
 
 
 @pytest.mark.parametrize(
-    "cost", [0, -1, -(1 << 70), 1.0, 1.5, math.nan, math.inf, True, False, "1", None, Decimal(1), [1], 1j]
+    "cost",
+    [0, -1, -(1 << 70), 10**30, 1.0, 1.5, math.nan, math.inf, True, False, "1", None, Decimal(1), [1], 1j],
 )
 def test_a_cost_that_is_none(unchanged, cost):
-    refuses(unchanged, ValueError, r"cost=.* is not accepted; give an integer from 1 up", cost=cost)
+    refuses(unchanged, ValueError, r"cost=.* is not accepted; give an integer from 1 to 2\*\*62$", cost=cost)
 
 
 @pytest.mark.parametrize("cost", [11, 1000, (1 << 62) - 1, 1 << 62])
@@ -187,3 +188,16 @@ def test_a_listener_that_fails_is_logged_and_changes_nothing(clock, caplog):
     assert limiter.stats().granted == 5
     assert {record.name for record in caplog.records} == {"headway"}
     assert len(caplog.records) == 11  # five grants, five ends, one pause
+
+
+def test_options_of_shared_engines_are_refused_in_memory():
+    with pytest.raises(
+        InvalidArgument, match=r"a shared engine.*; memory:// cannot fail, nor lose a ledger$"
+    ):
+        Limiter("5/s", on_engine_error="open")
+
+
+def test_a_pace_of_nothing_is_told_what_it_must_be():
+    for rate in ("0", "0/s", "-5"):
+        with pytest.raises(ValueError, match="a rate must be above 0"):
+            Pacer(rate)

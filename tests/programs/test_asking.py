@@ -7,6 +7,7 @@ import inspect
 import socket
 from collections.abc import Callable
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -169,7 +170,7 @@ def test_settle_that_says_nonsense_ends_the_permit(decorated, settled):
 
 @with_result
 def test_settle_that_fails_ends_the_permit(decorated):
-    call = decorated("5 concurrent", settle=lambda result: result["usage"])(dict)
+    call = decorated("5 concurrent", settle=lambda result: result["usage"])(lambda: {"cost": 1})
     with pytest.raises(KeyError):
         call()
     assert call.limiter.stats().completed == 1
@@ -189,7 +190,7 @@ def test_timeout_none_waits_and_the_limiter_has_a_default(decorated):
     call = decorated("1/minute", timeout=None, remote=False, clock=clock)(clock.now)
     assert [call() // 10**9 for _ in range(3)] == [0, 60, 120]
     with pytest.raises(RateLimited, match="timeout=5 s"):
-        [decorated(limiter)(int)() for limiter in [Limiter("1/hour", timeout=5)] for _ in range(2)]
+        [decorated(limiter)(lambda: 0)() for limiter in [Limiter("1/hour", timeout=5)] for _ in range(2)]
     waits = decorated(Limiter("1/minute", timeout=5, clock=clock), timeout=None)(clock.now)
     assert waits() + 60 * 10**9 == waits()
 
@@ -374,7 +375,8 @@ def test_a_limiter_is_a_decorator():
     "options",
     [
         {"on_limit": "drop"},
-        {"key": 5},
+        {"key": 5.5},
+        {"key": True},
         {"settle": 5},
         {"answered": 5},
         {"answered": int},
@@ -402,8 +404,56 @@ def test_a_limiter_has_its_own_options():
 
 
 def test_remote_by_default_and_a_window_of_its_own_wins():
-    assert "remote" in repr(throttle("5/s")(int).limiter)
-    assert "remote" not in repr(throttle("5/s", remote=False)(int).limiter)
+    assert throttle("5/s")(len).limiter.limit.remote == Remote()
+    assert throttle("5/s", remote=False)(len).limiter.limit.remote is None
     own = Window(5, per=1, remote=Remote(max_transit=3))
-    assert throttle(own)(int).limiter.limit == own
-    assert "remote" not in repr(throttle(Limiter("5/s"))(int).limiter)
+    assert throttle(own)(len).limiter.limit == own
+    assert throttle(Limiter("5/s"))(len).limiter.limit.remote is None
+
+
+def test_keys_may_be_numbers():
+    """A user's id is often one; it is the same key as its digits."""
+    call = throttle("1/hour", key=lambda user: user, timeout=0, on_limit="skip")(lambda user: user)
+    assert [call(5), call(5), call("5"), call(HTTPStatus.OK), call(200)] == [
+        5,
+        None,
+        None,
+        HTTPStatus.OK,
+        None,
+    ]
+    assert throttle("5/hour", key=7)(len).limiter.peek("7").remaining == 5
+    fixed = throttle("5/hour", key=7)(len)
+    fixed("ab")
+    assert fixed.limiter.peek("7").remaining == 4
+    each = throttle({"host": "1/hour", "all": "9/hour"}, key=lambda host: {"host": host})(lambda host: host)
+    assert each(5) == 5
+    assert each.limiter.peek({"host": "5"})["host"].remaining == 0
+    for wrong in (True, 5.5, b"5"):
+        with pytest.raises(TypeError):
+            call(wrong)
+
+
+@pytest.mark.parametrize("kind", ["def", "async def", "generator", "async generator"])
+def test_skip_leaves_what_the_key_function_raises(kind):
+    """Only a refusal of this limiter is skipped."""
+
+    def key(*args):
+        raise RateLimited(5, reason="from elsewhere")
+
+    async def later():
+        return 1
+
+    async def stream():
+        yield 1
+
+    functions = {"def": len, "async def": later, "generator": lambda: (yield 1), "async generator": stream}
+    call = throttle("5/s", key=key, on_limit="skip")(functions[kind])
+    calls = {
+        "def": lambda: call("ab"),
+        "async def": lambda: asyncio.run(call()),
+        "generator": lambda: list(call()),
+        "async generator": lambda: asyncio.run(anext(call())),
+    }
+    with pytest.raises(RateLimited) as caught:
+        calls[kind]()
+    assert caught.value.reason == "from elsewhere"

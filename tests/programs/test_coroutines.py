@@ -388,7 +388,7 @@ BLOCKERS = {
     "acquire": lambda limiter: limiter.acquire(),
     "with": lambda limiter: limiter.__enter__(),
     "hold": lambda limiter: limiter.hold().__enter__(),
-    "throttle": lambda limiter: throttle(limiter)(int)(),
+    "throttle": lambda limiter: throttle(limiter)(lambda: 0)(),
 }
 
 

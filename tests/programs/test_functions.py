@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import operator
 import pydoc
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import headway
-from headway import Limiter, RateLimited
+from headway import InvalidUse, Limiter, RateLimited, limiter_of
 from headway.errors import InvalidArgument
 from programs import worker
 
@@ -195,13 +196,44 @@ def test_whatever_can_be_called():
     assert five(lambda x: x + 1)(2) == 3
     assert five(Adder(10))(5) == 15
     assert five(functools.partial(int, base=2))("101") == 5
-    assert five(dict)(a=1) == {"a": 1}
-    assert isinstance(five(Adder)(1), Adder)
+    assert five(operator.add)(1, 2) == 3
     assert five(five(len))("ab") == 2
     assert five(functools.lru_cache(lambda x: [x]))(1) == [1]
     for wrong in (5, "text", None):
         with pytest.raises(TypeError, match="decorates functions"):
             five(wrong)
+
+
+def test_a_class_is_refused():
+    """Its instances would not be of a class any more, and isinstance would fail far from here."""
+    for wrong in (dict, Described):
+        with pytest.raises(InvalidUse, match=rf"not the class {wrong.__qualname__}: write `@throttle"):
+            throttle("5/s")(wrong)
+        with pytest.raises(InvalidUse):
+            Limiter("5/s")(wrong)
+
+
+def test_the_limiter_of_a_function():
+    function = throttle("5/s")(len)
+    assert limiter_of(function) is function.limiter
+    assert limiter_of(Described().method) is Described.method.limiter
+    for wrong in (len, Any, Described):
+        with pytest.raises(InvalidUse, match="is not throttled"):
+            limiter_of(wrong)
+
+
+def test_an_unknown_option_is_named_with_the_nearest():
+    for wrong, meant in (
+        ("kay", "key"),
+        ("max_wait", "max_waiting"),
+        ("nam", "name"),
+        ("answer", "answered"),
+    ):
+        expected = rf"^throttle\(\) got an unexpected keyword argument '{wrong}'; did you mean '{meant}'\?$"
+        with pytest.raises(TypeError, match=expected):
+            throttle("5/s", **{wrong: 5})
+    with pytest.raises(TypeError, match=r"^throttle\(\) got an unexpected keyword argument 'xyz'$"):
+        throttle("5/s", xyz=5)
 
 
 def test_the_order_of_decorators():

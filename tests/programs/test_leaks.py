@@ -300,7 +300,7 @@ def verbs():  # noqa: C901 - one long list
     keyed = throttle("1000 concurrent", key=str, cost=2, settle=lambda result: 1)(lambda a: a)
     failing = throttle(remote)(lambda a: 1 / 0)
     generator = throttle(held)(lambda: (yield from (1, 2)))
-    skipping = throttle(full, on_limit="skip", timeout=0)(int)
+    skipping = throttle(full, on_limit="skip", timeout=0)(lambda: 0)
 
     @throttle(held)
     async def coroutine(a):
@@ -404,7 +404,9 @@ def test_memory_does_not_grow_over_a_hundred_thousand(verb):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_memory_does_not_grow_with_waiters_or_limiters(caplog):
-    caplog.set_level("ERROR", "headway")  # it keeps what is logged, and every limiter logs a permit that is dropped
+    caplog.set_level(
+        "ERROR", "headway"
+    )  # it keeps what is logged, and every limiter logs a permit that is dropped
     limiter = Limiter("1 concurrent")
 
     async def main():

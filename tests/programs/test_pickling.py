@@ -4,11 +4,16 @@ import copy
 import inspect
 import math
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import _RemoteTraceback
 from datetime import timedelta
+from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from headway import Limiter, RateLimited, Status, errors, throttle
@@ -50,6 +55,25 @@ def test_a_memory_limiter_says_what_to_do():
                 attempt(limiter)
 
 
+def test_functions_of_main_travel_as_joblib_sends_them():
+    """They have no name that another process could import; cloudpickle sends the function itself."""
+    script = Path(__file__).with_name("main_script.py")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "limited"
+    assert "a limiter on memory:// cannot be pickled" in second, "a limiter of one's own says what to do"
+
+
+def test_cloudpickle_sends_what_has_a_name_by_its_name():
+    for function in (worker.double, worker.double_later, worker.Client.add):
+        blob = cloudpickle.dumps(function)
+        assert pickle.loads(blob) is function
+        assert len(blob) < 200
+
+
 def limited():
     limiter = Limiter({"requests": "1/hour", "tokens": "30/hour"})
     limiter.acquire("ann")
@@ -62,6 +86,8 @@ ERRORS = [
     limited(),
     errors.RateLimited(math.inf, reason="never"),
     errors.RateLimited(1.5, limit="5/s", key="ann", reason="max_waiting", max_waiting=5),
+    errors.AcquireTimeout(1.5, limit="5/s", key="ann", timeout=1),
+    errors.InvalidUse("a list is no limit", "AllOf"),
     errors.LimiterClosed("api"),
     errors.LimiterClosed(),
     errors.PermitFinished("complete", "cancel"),

@@ -99,7 +99,7 @@ def test_every_verb_warns_in_the_child(verb):
             with limiter.hold():
                 pass
         elif verb == "throttle":
-            throttle(limiter)(int)()
+            throttle(limiter)(lambda: 0)()
         elif verb == "async":
             asyncio.run(limiter.acquire_async())
         else:

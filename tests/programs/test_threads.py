@@ -9,7 +9,7 @@ from multiprocessing.pool import ThreadPool
 
 import pytest
 
-from headway import Limiter, LimiterClosed, RateLimited, throttle
+from headway import AcquireTimeout, Limiter, LimiterClosed, throttle
 
 pytestmark = [pytest.mark.both_forms, pytest.mark.realtime]
 
@@ -117,6 +117,6 @@ def test_time_outs_in_a_pool():
     limiter = Limiter("1 concurrent")
     with limiter, ThreadPoolExecutor(4) as pool:
         waits = [pool.submit(limiter.acquire, timeout=0.02) for _ in range(4)]
-        assert [type(wait.exception(10)) for wait in waits] == [RateLimited] * 4
+        assert [type(wait.exception(10)) for wait in waits] == [AcquireTimeout] * 4
     assert limiter.stats().waiting == 0
     limiter.acquire().complete()

@@ -13,7 +13,18 @@ from tests.redis.crew import spent
 from tests.redis.servers import eventually
 
 import headway
-from headway import AllOf, Bucket, Concurrency, FixedWindow, Limiter, RateLimited, Remote, Spacing, Window
+from headway import (
+    AcquireTimeout,
+    AllOf,
+    Bucket,
+    Concurrency,
+    FixedWindow,
+    Limiter,
+    RateLimited,
+    Remote,
+    Spacing,
+    Window,
+)
 
 KINDS = [
     Bucket("1/s", burst=3),
@@ -153,7 +164,7 @@ def test_a_wait_that_cannot_end_in_time_fails_at_once_or_at_its_deadline(server,
     limiter = Limiter(limit, name=name, engine=server.url)
     permit = limiter.acquire()
     begin = time.monotonic()
-    with pytest.raises(RateLimited) as caught:
+    with pytest.raises(AcquireTimeout) as caught:
         limiter.acquire(timeout=0.2)
     assert time.monotonic() - begin < 2
     assert caught.value.reason == "timeout"
@@ -174,6 +185,7 @@ def test_who_gave_up_in_the_queue_is_told_how_things_stand(server, name, limit, 
         with pytest.raises(RateLimited, match="permits are out, so it is not known when") as caught:
             call()
         error = caught.value
+        assert isinstance(error, TimeoutError) == ("timeout" in options)
         assert (error.status.exact, error.status.in_flight, error.reason) == (False, 1, next(iter(options)))
         assert error.retry_after == error.status.retry_after
         assert least <= error.retry_after < least + 0.5
@@ -384,8 +396,15 @@ def test_what_makes_no_sense_is_refused(server, name):
     for options in ({"name": name}, {}):
         with pytest.raises(headway.HeadwayError, match=r"^engine='http://somewhere' .* redis://"):
             Limiter("1/s", engine="http://somewhere", **options)
-    with pytest.raises(headway.HeadwayError, match=r"^engine='NoneType' .* give a URI"):
-        Limiter("1/s", engine=None)
+    for wrong, shown in (
+        (None, "None"),
+        (6379, "6379"),
+        (b"redis://:secret@db", "<class 'bytes'>"),
+        ({"password": "secret"}, "<class 'dict'>"),
+    ):
+        with pytest.raises(headway.InvalidArgument, match=rf"^engine={shown} .* give a URI") as caught:
+            Limiter("1/s", engine=wrong)
+        assert "secret" not in str(caught.value)
     with pytest.raises(headway.HeadwayError, match="seconds='soon' is not accepted; give seconds from 0 up"):
         Limiter("1/s", name=name, engine=server.url).pause("soon")  # type: ignore[arg-type]
     with pytest.raises(headway.HeadwayError, match="shared engine"):

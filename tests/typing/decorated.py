@@ -144,4 +144,10 @@ assert_type(metered("there", 5), int)
 throttle("5/s")(5)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 throttle(5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
 throttle("5/s", on_limit="drop")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
-throttle("5/s", key=5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+throttle("5/s", key=5.5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+# The limiter of a throttled function is typed, without its type becoming another than the function's.
+assert_type(headway.limiter_of(plain), headway.Limiter)
+assert_type(headway.limiter_of(Client().method), headway.Limiter)
+assert_type(headway.limiter_of(Client.make).peek().remaining, int)
+throttle("5/s", key=5)

@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
-from headway import AllOf, Bucket, Concurrency, FixedWindow, Limit, Remote, Spacing, SystemClock, Window
-from headway import parse_limit
+from headway import (
+    AllOf,
+    Bucket,
+    Concurrency,
+    FixedWindow,
+    Limit,
+    Remote,
+    Spacing,
+    SystemClock,
+    Window,
+    parse_limit,
+)
 from headway.cli.words import pace, span
 from headway.core.durations import duration_text
 from headway.core.remote import gap_ns

@@ -34,7 +34,7 @@ BLOCK = 1 << 13
 class SigintGuard:
     """Ctrl-C, delayed until it does no harm: it is raised inside of `with brake:`, and the second one anywhere.
 
-    >>> brake = Brake()
+    >>> brake = SigintGuard()
     >>> with brake:
     ...     pass  # wait here
     """

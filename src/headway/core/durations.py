@@ -186,9 +186,7 @@ class Scanner:
         start = self.at
         digits = self._digits("a whole number such as 100 or 1_000")
         if self.text[self.at : self.at + 1] == ".":
-            self.fail(
-                "a whole number; for one every two seconds write 1/2s", "a count has no decimals", start
-            )
+            self.fail(f"a whole number; {self._whole_rate(start)}", "a count has no decimals", start)
         if self.text[self.at : self.at + 1] == "," and self.text[self.at + 1 : self.at + 2].isdecimal():
             self.fail("the digits alone, or with underscores such as 1_000", "a comma in a number")
         # The length first: Python refuses to read very long numbers.
@@ -270,6 +268,21 @@ class Scanner:
         if self.at - start > 60:
             self.fail("a shorter number", "the number is too long", start)
         return int(whole) + Fraction(int(part), 10 ** len(part))
+
+    def _whole_rate(self, start: int) -> str:
+        """How to write a rate whose count has decimals: more in a longer time."""
+        scan = Scanner(self.text, self.what)
+        scan.at = start
+        try:
+            count = scan._decimal()
+            if not scan.skip("/") and scan.word() != "per":
+                return "such as 3/2s for 1.5/s"
+            ns = scan.duration()
+        except InvalidLimit:
+            ns = MONTH
+        if ns == MONTH or ns * count.denominator > MAX:
+            return "such as 3/2s for 1.5/s"
+        return f"write {count.numerator}/{duration_text(ns * count.denominator)}"
 
     def _unknown_unit(self, word: str) -> str:
         if not word:

@@ -2,8 +2,9 @@
 
 A limit only says what is allowed. It holds no clock and no count, so it can be shared, compared, hashed,
 sent to another process and used as a key. A limit that makes no sense cannot be built: the checks are here
-and nowhere else, and the algorithms may rely on integers that fit 63 bits. `str()` gives the notation,
-`repr()` gives Python.
+and nowhere else, and the algorithms may rely on integers that fit 63 bits. `repr()` gives Python. `str()` gives the
+notation, which `parse_limit` reads back; what the notation cannot say (options of a `Spacing`) it gives as Python. The
+remote of a `Window` is no part of the notation: `str()` leaves it out, `repr()` has it.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Window(Limit):
         return Window(_part(self.count, part), per=f"{self.per_ns}ns", remote=self.remote)
 
     def __str__(self) -> str:
-        return f"{self.count}/{duration_text(self.per_ns)}" + (" (remote)" if self.remote else "")
+        return f"{self.count}/{duration_text(self.per_ns)}"
 
     def __repr__(self) -> str:
         remote = f", remote={self.remote!r}" if self.remote else ""
@@ -229,8 +230,7 @@ class Spacing(Limit):
         return options if self.strict else f"{options}, strict=False"
 
     def __str__(self) -> str:
-        options = self._options()
-        return f"1 every {duration_text(self.interval_ns)}" + (f" ({options[2:]})" if options else "")
+        return repr(self) if self._options() else f"1 every {duration_text(self.interval_ns)}"
 
     def __repr__(self) -> str:
         return f"Spacing({seconds_source(self.interval_ns)}{self._options()})"
@@ -349,8 +349,8 @@ class AllOf(Limit):
 
     def __str__(self) -> str:
         # One alone would read back as itself, and not as an AllOf.
-        text = "; ".join(map(str, self.limits))
-        return text if len(self.limits) > 1 else f"all of ({text})"
+        texts = [str(limit) for limit in self.limits]
+        return "; ".join(texts) if len(texts) > 1 and not any("(" in text for text in texts) else repr(self)
 
     def __repr__(self) -> str:
         return f"AllOf({', '.join(map(repr, self.limits))})"

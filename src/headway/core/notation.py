@@ -34,7 +34,7 @@ def parse_limit(text: str) -> Limit:
     AllOf(Window(10, per=1), Window(500, per=60), Concurrency(5))
     """
     if not isinstance(text, str):
-        raise InvalidLimit(repr(text), None, 'a string such as "100/minute", or a Limit')
+        raise InvalidLimit(repr(text), None, _instead_of(text))
     scan = Scanner(text)
     limits = [_limit(scan)]
     while scan.skip(";"):
@@ -42,6 +42,17 @@ def parse_limit(text: str) -> Limit:
     if scan.peek():
         scan.fail("; and another limit, or the end", _comma(scan))
     return limits[0] if len(limits) == 1 else AllOf(*limits)
+
+
+def _instead_of(value: object) -> str:
+    """What to give in the place of something that is no string."""
+    if not isinstance(value, list | tuple | set | frozenset):
+        return 'a string such as "100/minute", or a Limit'
+    texts = [str(part) for part in value if isinstance(part, str | Limit)]
+    if not texts or len(texts) < len(value):
+        texts = ["10/s", "5 concurrent"]
+    joined, quoted = "; ".join(texts), ", ".join(f'"{text}"' for text in texts)
+    return f'"{joined}", or AllOf({quoted})'
 
 
 def _limit(scan: Scanner) -> Limit:

@@ -122,9 +122,7 @@ def _rate(scan: Scanner) -> Fraction:
             scan.fail("/ or per and a duration (500/s), or a comma", at=word_at)
         count = count * SECOND / _duration(scan)
     if not MIN_RATE <= count <= MAX_RATE:
-        scan.fail(
-            _RATES, "a rate of 0 or less never comes to an end" if count <= 0 else "out of range", start
-        )
+        scan.fail(_RATES, "a rate must be above 0" if count <= 0 else "out of range", start)
     return count
 
 

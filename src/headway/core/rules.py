@@ -71,7 +71,7 @@ def rule_from_record(kind: str, capacity: int, own: tuple[int, ...], tick_ns: in
         fixed_window   the first tick of a window, of the next, and of the one after that
         concurrency    lease
 
-    >>> rule = recalled("bucket", 5, (100_000, 0, 1, 500_000, 0), 1000)
+    >>> rule = rule_from_record("bucket", 5, (100_000, 0, 1, 500_000, 0), 1000)
     >>> rule.open().remaining(0), rule.limit
     (5, Recalled(kind='bucket', capacity=5))
     """

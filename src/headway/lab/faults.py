@@ -118,7 +118,7 @@ def torn(request: Request) -> Fault:
     return (request.delayed(), request.under_way(), CancelledError(), "task cancelled")
 
 
-def parse_limit(request: Request) -> Fault:
+def parse(request: Request) -> Fault:
     """The answer is there, and raises."""
     return (request.arrive, request.done, ValueError(), "parse error")
 
@@ -135,5 +135,5 @@ def tardy(request: Request) -> Fault:
 
 
 FATES: dict[str, Callable[[Request], Fault]] = {
-    fate.__name__: fate for fate in (late, slow, mute, lost, unsent, refused, torn, parse_limit, crash, tardy)
+    fate.__name__: fate for fate in (late, slow, mute, lost, unsent, refused, torn, parse, crash, tardy)
 }

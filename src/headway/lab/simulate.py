@@ -292,7 +292,7 @@ class Simulation:
         self._next()
 
     def _raise(self, what: tuple[Any, BaseException]) -> None:
-        what[0].finish(what[1])
+        what[0]._finish(what[1])
         self.uncontended = False
         self._next()
 

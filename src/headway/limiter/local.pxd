@@ -32,7 +32,7 @@ cdef inline bint only_ours(LocalLimiter limiter, MemoryStore store, bint held):
 
 cdef class LocalLimiter:
     cdef public MemoryStore _store
-    cdef public object _timeout_ns, _max_waiting, _listener
+    cdef public object _timeout_ns, _max_waiting, _listener, _lock, _shared
     cdef list _outer
     cdef Permit _entered, _spare
     cdef public bint _closed, _plain
@@ -49,9 +49,9 @@ cdef class LocalLimiter:
     cdef _try_locked(self, key, cost)
 
     @cython.locals(store=MemoryStore, ledger=Ledger, permit=Permit)
-    cpdef Permit permit_for(self, Ticket ticket)
+    cpdef Permit _permit_for(self, Ticket ticket)
 
-    cpdef tuple request(self, key, cost)
+    cpdef tuple _request(self, key, cost)
 
     @cython.locals(store=MemoryStore)
     cdef _queue(self, Ticket ticket, key, cost, timeout)

@@ -14,19 +14,17 @@ either in its ticket, which is then withdrawn, or in its permit, whose finalizer
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from datetime import timedelta
-from types import EllipsisType
+import threading
 from typing import TYPE_CHECKING, Any
 
-from headway.core.durations import to_ns
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import notice_wait
 from headway.engines.memory.store import ATOMIC
-from headway.errors import InvalidArgument, InvalidKey, LimiterClosed, RateLimited
+from headway.errors import AcquireTimeout, LimiterClosed, RateLimited
 from headway.flows.drive import run_async, running_loop
 from headway.flows.local import DeadlinePassed, wait_in_line
 from headway.limiter.permits import Permit
+from headway.limiter.request_input import Cost, Key, Timeout, request_of, timeout_to_ns
 from headway.outcome import Outcome
 from headway.status import Denied, seconds, status_of
 
@@ -46,12 +44,7 @@ if not cython.compiled:
 
 if TYPE_CHECKING:
     from headway.engines.memory.store import MemoryStore
-
-Key = str | Mapping[str, str | None] | None
-Cost = int | Mapping[str, int]
-Timeout = float | timedelta | EllipsisType | None
-
-MAX_COST = 1 << 62
+    from headway.limiter.shared import SharedLimiter
 
 # Counts of references mean nothing while other threads run.
 _GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -82,18 +75,29 @@ class LocalLimiter:
         "_closed",
         "_entered",
         "_listener",
+        "_lock",
         "_max_waiting",
         "_outer",
         "_plain",
+        "_shared",
         "_spare",
         "_store",
         "_timeout_ns",
     )
 
     def __init__(
-        self, store: MemoryStore, timeout_ns: int | None, max_waiting: int | None, listener: Any
+        self,
+        store: MemoryStore | None,
+        shared: SharedLimiter | None,
+        timeout_ns: int | None,
+        max_waiting: int | None,
+        listener: Any,
     ) -> None:
-        self._store = store
+        # One of the two: the ledgers are in this process, or every verb is passed on.
+        self._store: Any = store
+        self._shared = shared
+        # Around the permits that are entered, where there is no store whose lock can serve.
+        self._lock = threading.RLock() if store is None else None
         self._timeout_ns = timeout_ns
         self._max_waiting = max_waiting
         self._listener = listener
@@ -103,7 +107,7 @@ class LocalLimiter:
         self._spare: Permit | None = None
         self._closed = False
         # No listener is to be told, so the fast path will do where the store has one.
-        self._plain = listener is None
+        self._plain = listener is None and shared is None
 
     # -- verbs -------------------------------------------------------------------------------------------
 
@@ -116,21 +120,25 @@ class LocalLimiter:
         (True, False, True)
         """
         permit = self._grant_quickly(key, cost)
-        if permit is None or permit is REFUSED:
-            return self._try_locked(key, cost)
-        return permit
+        if permit is not None and permit is not REFUSED:
+            return permit
+        if self._shared is not None:
+            return self._shared.try_acquire(key, cost)
+        return self._try_locked(key, cost)
 
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
-        """Wait for a permit, first come first served; raises `RateLimited` when `timeout` seconds cannot be
-        enough.
+        """Wait for a permit, first come first served; raises `AcquireTimeout` when `timeout` seconds are not
+        enough, at once where that is certain.
 
         >>> from headway import Limiter
         >>> limiter = Limiter("1/minute")
         >>> permit = limiter.acquire()
         >>> limiter.acquire(timeout=0.1)
         Traceback (most recent call last):
-        headway.errors.RateLimited: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
+        headway.errors.AcquireTimeout: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
         """
+        if self._shared is not None:
+            return self._shared.acquire(key, cost, timeout)
         if timeout is not ... and not _plausible(timeout):
             timeout_to_ns(timeout)
         # Where a request waits already there is no fast path, and no permit is made in vain to learn it.
@@ -158,6 +166,8 @@ class LocalLimiter:
         >>> bool(asyncio.run(Limiter("1/minute").acquire_async()))
         True
         """
+        if self._shared is not None:
+            return await self._shared.acquire_async(key, cost, timeout)
         if timeout is not ... and not _plausible(timeout):
             timeout_to_ns(timeout)
         permit = self._grant_quickly(key, cost)
@@ -178,6 +188,8 @@ class LocalLimiter:
 
     async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
         """`try_acquire` for a task: a shared engine has to be asked."""
+        if self._shared is not None:
+            return await self._shared.try_acquire_async(key, cost)
         return self.try_acquire(key, cost=cost)
 
     def __enter__(self) -> Permit:
@@ -192,11 +204,11 @@ class LocalLimiter:
             return
         permit = None
         try:
-            with self._store.lock:
+            with self._lock or self._store.lock:
                 # The last line makes no call: either nothing has changed, or the permit is ours alone.
                 permit, outer, entered = self._without_own()
                 self._outer, self._entered = outer, entered
-            permit.finish(error)
+            permit._finish(error)
         except BaseException:
             if permit is None:
                 self._leave(error)
@@ -281,7 +293,7 @@ class LocalLimiter:
         """A request, checked."""
         if self._closed:
             raise LimiterClosed(self._store.name)
-        keys, costs = self.request(key, cost)
+        keys, costs = self._request(key, cost)
         return Ticket(keys, costs, self)
 
     def _try_locked(self, key: Key, cost: Cost) -> Permit | Denied:
@@ -291,7 +303,7 @@ class LocalLimiter:
         try:
             denial = store.attempt(ticket)
             if denial is None:
-                permit = self.permit_for(ticket)
+                permit = self._permit_for(ticket)
                 if self._listener is not None:
                     self._listener.emit("granted", key, cost)
                 return permit
@@ -302,9 +314,9 @@ class LocalLimiter:
         if self._listener is not None:
             self._listener.emit("denied", key, cost)
         reason, rows = denial
-        return Denied(key, rows, reason)
+        return Denied(key, rows, reason, metrics=store.metrics)
 
-    def permit_for(self, ticket: Ticket) -> Permit:
+    def _permit_for(self, ticket: Ticket) -> Permit:
         """The permit of a granted ticket."""
         store = self._store
         if len(ticket.marks) == 1 and len(ticket.keys) == 1:
@@ -335,63 +347,10 @@ class LocalLimiter:
         permit._claims = claims
         return permit
 
-    def request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
+    def _request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Key and cost of each rule; raises for what makes no sense, before anything has changed."""
-        names = self._store.metrics
-        if len(names) == 1 and type(cost) is int and cost == 1 and (key is None or type(key) is str):
-            return (key,), (1,)  # the most usual one: every limit can grant 1, or the limit is 0
-        keys = self._keys(key, names)
-        costs = self._costs(cost, names)
-        for keyed, own_key, name, number in zip(self._store.keyed_ledgers, keys, names, costs, strict=True):
-            rule = keyed.rule_for(own_key)
-            if number > rule.capacity > 0:
-                given = {name: number} if isinstance(cost, Mapping) else number
-                raise InvalidArgument(
-                    "cost", given, f"at most {rule.capacity}, all that '{rule.limit}' can ever grant"
-                )
-        return keys, costs
-
-    def _keys(self, key: Any, names: list[str | None], *, costs: bool = True) -> tuple[str | None, ...]:
-        if key is None or type(key) is str:
-            return (key,) * len(names)
-        if isinstance(key, str):
-            return (str.__str__(key),) * len(names)
-        if not isinstance(key, Mapping):
-            raise InvalidKey(key, costs=costs)
-        self._known_metrics("key", key, names)
-        for value in key.values():
-            if value is not None and not isinstance(value, str):
-                raise InvalidKey(value, costs=False)
-        return tuple(key.get(name) if name is not None else None for name in names)
-
-    def _costs(self, cost: Any, names: list[str | None]) -> tuple[int, ...]:
-        if isinstance(cost, Mapping):
-            self._known_metrics("cost", cost, names)
-            costs = tuple(cost.get(name, 1) for name in names)
-            least = 0
-        else:
-            if cost != 1 and len(set(names)) > 1:
-                raise InvalidArgument(
-                    "cost", cost, "a mapping from metrics to numbers, as this limiter has several"
-                )
-            costs = (cost,) * len(names)
-            least = 1
-        for name, number in zip(names, costs, strict=True):
-            if type(number) is not int or not least <= number <= MAX_COST:
-                given = {name: number} if isinstance(cost, Mapping) else number
-                raise InvalidArgument("cost", given, f"an integer from {least} up")
-        return costs
-
-    def _known_metrics(self, argument: str, mapping: Mapping[Any, Any], names: list[str | None]) -> None:
-        known = sorted({name for name in names if name is not None})
-        for name in mapping:
-            if name not in known:
-                accepted = (
-                    f"only metrics of this limiter: {', '.join(known)}"
-                    if known
-                    else "no mapping: it has no metrics"
-                )
-                raise InvalidArgument(argument, dict(mapping), accepted)
+        store = self._store
+        return request_of(key, cost, store.metrics, store.rule_for)
 
     # -- waiting -----------------------------------------------------------------------------------------
 
@@ -418,11 +377,14 @@ class LocalLimiter:
         store = self._store
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         store.counts.denied += 1
-        keys, costs = self.request(key, cost)
-        status = status_of(store.snapshot(keys, costs))
+        keys, costs = self._request(key, cost)
+        status = status_of(store.snapshot(keys, costs), store.metrics, denied=True)
         if self._listener is not None:
             self._listener.emit("denied", key, cost)
-        return RateLimited(
+        if reason == "timeout" and status.retry_after == float("inf"):
+            reason = "never"
+        kind = AcquireTimeout if reason == "timeout" else RateLimited
+        return kind(
             float("inf") if reason == "never" else status.retry_after,
             limit=status.limit,
             key=key if key is None or isinstance(key, str) else str(dict(key)),
@@ -434,7 +396,7 @@ class LocalLimiter:
         )
 
     def _waited(self, ticket: Ticket) -> Permit:
-        permit = self.permit_for(ticket)
+        permit = self._permit_for(ticket)
         if ticket.waker is not None:
             notice_wait(self._store, self._store.clock.now() - ticket.since)
         if self._listener is not None:
@@ -449,11 +411,11 @@ class LocalLimiter:
             self._push(permit)
             return permit
         try:
-            with self._store.lock:
+            with self._lock or self._store.lock:
                 self._push(permit)
         except BaseException:
             # The block is not entered, and nothing else would take the permit out again.
-            with self._store.lock:
+            with self._lock or self._store.lock:
                 self._outer = [entered for entered in self._outer if entered is not permit]
                 if self._entered is permit:
                     self._entered = self._outer.pop() if self._outer else None
@@ -470,13 +432,13 @@ class LocalLimiter:
         permit = self._entered
         assert permit is not None
         if not _ATOMIC or permit._owner != this_thread() or (permit._task and permit._task != current_task()):
-            with self._store.lock:
+            with self._lock or self._store.lock:
                 permit, self._outer, self._entered = self._without_own()
         elif self._outer:
             self._entered = self._outer.pop()
         else:
             self._entered = None
-        permit.finish(error)
+        permit._finish(error)
 
     def _without_own(self) -> tuple[Permit, list[Permit], Permit | None]:
         """The permit that this thread or task entered last, and what is left without it: those below, and the last.
@@ -500,21 +462,3 @@ class LocalLimiter:
 def _plausible(timeout: Any) -> bool:
     """Whether a time-out is of the usual kinds and needs no closer look."""
     return timeout is None or ((type(timeout) is float or type(timeout) is int) and timeout >= 0)
-
-
-def timeout_to_ns(timeout: Any) -> int | None:
-    """Seconds or a timedelta as nanoseconds; None waits without end.
-
-    >>> timeout_to_ns(0.5), timeout_to_ns(None)
-    (500000000, None)
-    """
-    if timeout is None:
-        return None
-    ns = None if isinstance(timeout, str) else to_ns(timeout)
-    if timeout == float("inf"):
-        return None
-    if ns is None or ns < 0:
-        raise InvalidArgument(
-            "timeout", timeout, "seconds from 0 up, a timedelta, or None to wait without end"
-        )
-    return min(ns, MAX_COST)

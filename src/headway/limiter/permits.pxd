@@ -20,12 +20,12 @@ cdef class Permit:
     cdef Ledger _ledger
 
     @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)
-    cdef void hand_back(self, int how) except *
+    cdef void _hand_back(self, int how) except *
 
     @cython.locals(store=MemoryStore, claims=list)
     cdef _end_locked(self, int how, dict actual)
 
-    cpdef finish(self, error, answered=*, not_sent=*)
+    cpdef _finish(self, error, answered=*, not_sent=*)
 
 
 cdef class HeldPermit(Permit):

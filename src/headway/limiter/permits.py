@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import check_health, notice_drop
 from headway.engines.memory.store import ATOMIC
-from headway.errors import InvalidArgument, PermitFinished
+from headway.errors import PermitFinished
 from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
+from headway.limiter.request_input import settled_cost
 from headway.outcome import Outcome, outcome_of
 
 try:
@@ -31,8 +32,6 @@ except ImportError:
 if TYPE_CHECKING:
     from headway.core.ledger import Ledger
     from headway.engines.memory.store import Claim, MemoryStore
-
-MAX_COST = 1 << 62
 
 # C integers where this file is compiled, which the imported names cannot be.
 _ATOMIC = ATOMIC
@@ -134,55 +133,30 @@ class Permit:
         """The answer is there: call it as soon as the response's headers are."""
         if self._end:
             raise self._finished(_COMPLETE)
-        self.hand_back(_COMPLETE)
+        self._hand_back(_COMPLETE)
 
     def cancel(self) -> None:
         """It was never dispatched: it goes back as it was, as far as no other request relied on it meanwhile."""
         if self._end:
             raise self._finished(_CANCEL)
-        self.hand_back(_CANCEL)
+        self._hand_back(_CANCEL)
 
     def abandon(self) -> None:
         """It is not known whether it was dispatched: it counts until `max_transit` is over."""
         if self._end:
             raise self._finished(_ABANDON)
-        self.hand_back(_ABANDON)
+        self._hand_back(_ABANDON)
 
     def settle(self, cost: int | Mapping[str, int]) -> None:
         """It is complete, and cost something else: less is given back, more is paid before the next grant."""
         if self._end:
             raise self._finished(_SETTLE)
-        self._end_locked(_SETTLE, self._actual(cost))
+        self._end_locked(_SETTLE, settled_cost(cost, self._store.metrics))
 
     def _finished(self, how: int) -> PermitFinished:
         return PermitFinished(Outcome(self._end).verb, Outcome(how).verb)
 
-    def _actual(self, cost: int | Mapping[str, int]) -> dict[int, int]:
-        """What each part cost in the end, checked before anything is changed."""
-        names = self._store.metrics
-        if isinstance(cost, Mapping):
-            unknown = [name for name in cost if name not in names]
-            if unknown:
-                known = ", ".join(sorted({name for name in names if name}))
-                raise InvalidArgument(
-                    "cost", cost, f"metrics of this limiter: {known}" if known else "a number"
-                )
-            actual = {
-                index: cost[name] for index, name in enumerate(names) if name is not None and name in cost
-            }
-        elif names[0] is not None and len(set(names)) > 1:
-            raise InvalidArgument(
-                "cost", cost, "a mapping from metrics to numbers, as this limiter has several"
-            )
-        else:
-            actual = dict.fromkeys(range(len(names)), cost)
-        for index, number in actual.items():
-            if type(number) is not int or not 0 <= number < MAX_COST:
-                given = {names[index]: number} if isinstance(cost, Mapping) else number
-                raise InvalidArgument("cost", given, "an integer from 0 up")
-        return actual
-
-    def hand_back(self, how: int) -> None:
+    def _hand_back(self, how: int) -> None:
         """Tell the ledger, mark the permit as ended, and then emit the event."""
         store = self._store
         ledger = self._ledger
@@ -226,10 +200,10 @@ class Permit:
         if self._listener is not None:
             self._listener.emit_end(self, how)
 
-    def finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
+    def _finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
         if not self._end:
-            self.hand_back(_COMPLETE if error is None else outcome_of(error, answered, not_sent))
+            self._hand_back(_COMPLETE if error is None else outcome_of(error, answered, not_sent))
 
     def __enter__(self) -> Permit:
         if self._slot:
@@ -237,7 +211,7 @@ class Permit:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.finish(error)
+        self._finish(error)
 
     async def __aenter__(self) -> Permit:
         if self._slot:
@@ -245,11 +219,11 @@ class Permit:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.finish(error)
+        self._finish(error)
 
     # -- reservations ------------------------------------------------------------------------------------
 
-    def promise(self, slot: int) -> None:
+    def _promise(self, slot: int) -> None:
         """Note the time from which it may be spent."""
         if slot > self._granted_at:
             self._slot = slot

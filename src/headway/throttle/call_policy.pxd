@@ -25,7 +25,9 @@ cdef extern from "Python.h":
 
 
 cdef class CallPolicy:
-    cdef readonly object limiter, key, cost, settling, timeout, answered, not_sent
+    cdef object __weakref__
+    cdef readonly object limiter, key, cost, settling, timeout, answered, not_sent, source
+    cdef public bytes token
     cdef readonly LocalLimiter desk
     cdef readonly bint skip, simple
 
@@ -60,7 +62,7 @@ cdef inline object call_directly(
     except BaseException as error:
         throttled.bracket.close(permit, error)
         raise
-    permit.finish(None)
+    permit._finish(None)
     return result
 
 

@@ -7,6 +7,7 @@ from its first value to its end, a method binds, signatures stay, and a decorate
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
@@ -15,19 +16,27 @@ from types import EllipsisType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from headway.core.remote import Remote
-from headway.errors import InvalidArgument, RateLimited
+from headway.errors import InvalidArgument, InvalidUse
 from headway.limiter.limit_input import Limits
 from headway.limiter.limiter import Limiter
-from headway.limiter.local import timeout_to_ns
+from headway.limiter.request_input import timeout_to_ns
 from headway.outcome import Proof, check_proof
-from headway.throttle.call_policy import CallPolicy, ThrottledFunction
+from headway.throttle.call_policy import CallPolicy, ThrottledFunction, as_key
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _G = TypeVar("_G", bound=Generator[Any, Any, Any] | AsyncGenerator[Any, Any])
 
-KeyOf = str | Callable[..., str | int | Mapping[str, str]]
+KeyOf = str | int | Callable[..., str | int | Mapping[str, str]]
+_OWN = ("limit", "key", "cost", "settle", "timeout", "on_limit", "answered", "not_sent", "remote")
+_OPTIONS = tuple(
+    name
+    for name, parameter in inspect.signature(Limiter.__init__).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY and name not in _OWN
+)
+"""The options that are the limiter's."""
+
 CostOf = int | Callable[..., Any] | dict[str, int]
 
 
@@ -115,24 +124,38 @@ def throttle(
     check_proof("not_sent", not_sent)
     asked = _checked(key, cost, settle, timeout)
 
-    def bracket(limiter: Limiter) -> CallPolicy:
+    def policy(limiter: Limiter, source: Any = None) -> CallPolicy:
         if not callable(cost):
-            limiter._costs(cost, limiter._store.metrics)
-        return CallPolicy(limiter, asked, timeout, on_limit == "skip", answered, not_sent)
+            limiter._check_cost(cost)
+        return CallPolicy(limiter, asked, timeout, on_limit == "skip", answered, not_sent, source)
 
-    if limiter is None and (
-        limiter_options.get("engine", "memory://") == "memory://" or "name" in limiter_options
-    ):
-        limiter = Limiter(limits, remote=remote, **limiter_options)
     if limiter is not None:
-        return functools.partial(_decorate, bracket(limiter))
+        return functools.partial(decorate, policy(limiter))
+    options = {"remote": remote, **limiter_options}
+    if options.get("engine", "memory://") == "memory://" or "name" in options:
+        return functools.partial(decorate, policy(Limiter(limits, **options), (limits, options)))
 
     # On a shared engine every process has to name the same ledger: by default the function's own.
-    def decorate(function: Any) -> Any:
-        own = Limiter(limits, remote=remote, name=_name_of(function), **limiter_options)
-        return _decorate(bracket(own), function)
+    def decorate_by_name(function: Any) -> Any:
+        own = {"name": _name_of(function), **options}
+        return decorate(policy(Limiter(limits, **own), (limits, own)), function)
 
-    return decorate
+    return decorate_by_name
+
+
+def limiter_of(function: Callable[..., Any]) -> Limiter:
+    """The limiter of a throttled function or method. `function.limiter` is the same, but type checkers do not know it.
+
+    >>> @throttle("100/minute")
+    ... def call_their_api(user):
+    ...     return f"hello {user}"
+    >>> limiter_of(call_their_api).peek().remaining
+    100
+    """
+    limiter = getattr(function, "limiter", None)
+    if not isinstance(limiter, Limiter):
+        raise InvalidUse(f"{function!r} is not throttled", "limiter_of(a function decorated with @throttle)")
+    return limiter
 
 
 def _given(limit: Any, remote: Any, options: dict[str, Any]) -> Limiter | None:
@@ -145,6 +168,11 @@ def _given(limit: Any, remote: Any, options: dict[str, Any]) -> Limiter | None:
         return limit
     if callable(limit):
         raise InvalidArgument("limit", limit, 'one, and decorate with that: @throttle("100/minute")')
+    for option in options:
+        if option not in _OPTIONS:
+            near = difflib.get_close_matches(option, [*_OWN, *_OPTIONS], 1, 0.6)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"throttle() got an unexpected keyword argument {option!r}{hint}")
     return None
 
 
@@ -160,18 +188,26 @@ def _name_of(function: Any) -> str:
 def _checked(key: Any, cost: Any, settle: Any, timeout: Any) -> tuple[Any, Any, Any]:
     if timeout is not ...:
         timeout_to_ns(timeout)
+    key = as_key(key)
     if key is not None and not callable(key) and not isinstance(key, str):
-        raise InvalidArgument("key", key, "a str, or a function of the call's arguments")
+        raise InvalidArgument("key", key, "a str, an int, or a function of the call's arguments")
     if settle is not None and not callable(settle):
         raise InvalidArgument("settle", settle, "a function of the call's result")
     return key, cost, settle
 
 
-def _decorate(bracket: CallPolicy, function: Any) -> Any:
+def decorate(bracket: CallPolicy, function: Any) -> Any:
+    """The function, throttled by a policy."""
+    kind = type(function).__name__
     if isinstance(function, staticmethod | classmethod):
-        raise TypeError(f"put @throttle below @{type(function).__name__}: it decorates the function itself")
+        raise InvalidUse(f"put @throttle below @{kind}", f"@{kind} @throttle(...) def ...")
+    if isinstance(function, type):
+        name = function.__qualname__
+        raise InvalidUse(
+            f"@throttle decorates functions, not the class {name}", "@throttle(...) at its methods"
+        )
     if not callable(function):
-        raise TypeError(f"@throttle decorates functions, not {type(function).__name__}")
+        raise InvalidUse(f"@throttle decorates functions, not {kind}", "@throttle(...) def ...")
     if _is(inspect.isasyncgenfunction, function):
         wrapper: Any = _async_generator(bracket, function)
     elif _is(inspect.iscoroutinefunction, function):
@@ -192,12 +228,9 @@ def _is(kind: Callable[[Any], bool], function: Any) -> bool:
 
 def _coroutine(bracket: CallPolicy, function: Callable[..., Any]) -> Any:
     async def throttled(*args: Any, **kwargs: Any) -> Any:
-        try:
-            permit = await bracket.open_async(args, kwargs)
-        except RateLimited:
-            if bracket.skip:
-                return None
-            raise
+        permit = await bracket.open_async(args, kwargs)
+        if permit is None:
+            return None
         try:
             result = await function(*args, **kwargs)
         except BaseException as error:
@@ -211,12 +244,9 @@ def _coroutine(bracket: CallPolicy, function: Callable[..., Any]) -> Any:
 
 def _generator(bracket: CallPolicy, function: Callable[..., Any]) -> Any:
     def throttled(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        try:
-            permit = bracket.open(args, kwargs)
-        except RateLimited:
-            if bracket.skip:
-                return None
-            raise
+        permit = bracket.open(args, kwargs)
+        if permit is None:
+            return None
         try:
             result = yield from function(*args, **kwargs)
         except BaseException as error:
@@ -230,12 +260,9 @@ def _generator(bracket: CallPolicy, function: Callable[..., Any]) -> Any:
 
 def _async_generator(bracket: CallPolicy, function: Callable[..., Any]) -> Any:
     async def throttled(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        try:
-            permit = await bracket.open_async(args, kwargs)
-        except RateLimited:
-            if bracket.skip:
-                return
-            raise
+        permit = await bracket.open_async(args, kwargs)
+        if permit is None:
+            return
         try:
             inner = function(*args, **kwargs)
             # An async generator has no `yield from`; what is sent or thrown in is handed on by hand.

@@ -120,13 +120,9 @@ class KeyedLedgers:
         elif key in self.ledgers:
             self.ledgers[key] = self.fresh(self.rule_for(key))
 
-    def without_override(self) -> list[Ledger]:
-        """The ledgers that follow the common rule. Overrides are the user's function, so this may raise."""
-        own = [
-            ledger
-            for key, ledger in list(self.ledgers.items())
-            if self.choose is None or self.choose(key) is None
-        ]
+    def without_override(self, choose: Callable[[str], Rule | None] | None) -> list[Ledger]:
+        """The ledgers that follow the common rule. Overrides may be a function of the user's, so this may raise."""
+        own = [ledger for key, ledger in list(self.ledgers.items()) if choose is None or choose(key) is None]
         return [self.default, *own]
 
     def reconfigure(self, rule: Rule, ledgers: list[Ledger], now: int, wall: int) -> None:

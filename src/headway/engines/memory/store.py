@@ -151,6 +151,10 @@ class MemoryStore:
         """The common rule of each metric and part."""
         return [keyed.rule for keyed in self.keyed_ledgers]
 
+    def rule_for(self, index: int, key: str | None) -> Rule:
+        """The rule of a key: its override, or the limiter's own."""
+        return self.keyed_ledgers[index].rule_for(key)
+
     def find_fast(self, key: str | None, now: int) -> Ledger:
         """The only ledger that a request for `key` needs, where there is a single rule."""
         keyed = self.first
@@ -456,23 +460,17 @@ class MemoryStore:
                     self.freed.append((index, key))
                     spent = cost if actual is None else actual.get(index, cost)
                     self._end_claim(how, index, ledger, cost, mark, tally, key, spent, journal)
-                flight_ns = self.clock.now() - permit._granted_at if how == _COMPLETE else 0
-                # From here on without a call: the permit has ended, and it is counted.
+                flight_ns = self.clock.now() - permit._granted_at
+                # The last line that can fail is behind us: the permit has ended.
                 permit._end = how
-                if how == _CANCEL:
-                    counts.cancelled += 1
-                else:
-                    counts.ended += 1
-                    if how == _ABANDON:
-                        counts.abandoned += 1
-                    counts.flight_ns += flight_ns
             except BaseException:
                 undo(journal, None)
                 raise
             finally:
                 self.depth = depth
                 self.settle()
-        if how != _CANCEL and counts.ended & 255 == 0:
+        counts.count_end(how, flight_ns)
+        if counts.ended & 255 == 0:
             check_health(self)
         return True
 
@@ -563,14 +561,18 @@ class MemoryStore:
         limits: dict[str, Any],
         choosers: list[Callable[[str], Rule | None] | None] | None = None,
     ) -> None:
-        """Go on under other rules of the same kinds, and with other overrides if there are any.
+        """Go on under other rules of the same kinds, and with other overrides if they are given.
 
-        The overrides are a function of the user's and may raise: they are asked before anything is changed.
+        Overrides may be a function of the user's, which may raise: it is asked before anything is changed.
         """
         with self.lock:
             depth, self.depth, self.uncontended = self.depth, self.depth + 1, False
             try:
-                following = [keyed.without_override() for keyed in self.keyed_ledgers]
+                chosen = choosers or [keyed.choose for keyed in self.keyed_ledgers]
+                following = [
+                    keyed.without_override(choose)
+                    for keyed, choose in zip(self.keyed_ledgers, chosen, strict=True)
+                ]
                 now, wall = self.clock.now(), self.clock.wall()
                 self.limits = limits
                 for keyed, rule, ledgers in zip(self.keyed_ledgers, rules, following, strict=True):
