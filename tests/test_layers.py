@@ -26,7 +26,7 @@ LAYERS = (
     {"diagnostics"},
     {"engines"},
     {"flows"},
-    {"status", "calibrate"},
+    {"status", "denied", "calibrate"},
     {"events", "limiter", "throttle", "pacer"},
     {"headway"},  # the package itself: what `from headway import Limiter` reads
     {"integrations", "service"},

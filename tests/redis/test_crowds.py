@@ -17,10 +17,11 @@ from tests.redis.storms import run
 
 from headway import Limiter
 from headway.engines.redis.client.batching import thread_batcher
-from headway.engines.redis.client.requests import CANCEL, Acquire, PollQueue, Release, Withdraw
+from headway.engines.redis.client.requests import Acquire, PollQueue, Release, Withdraw
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.address import read_address
 from headway.engines.redis.script.protocol import GRANTED, STANDING, WAIT
+from headway.outcome import Outcome
 
 SHORT = 1.0
 """Seconds: an `engine_timeout` that a busy machine keeps, and that a crowd would have broken."""
@@ -281,7 +282,7 @@ def test_one_script_serves_some_and_the_rest_is_served_soon(valkey, name):
         bench = Bench.__new__(Bench)
         bench.client, bench.ledger = valkey.client(), ledger
         before = time.monotonic()
-        calls = await asyncio.to_thread(bench.send, Release(held._decision, CANCEL))
+        calls = await asyncio.to_thread(bench.send, Release(held._decision, Outcome.CANCEL))
         permits = await asyncio.wait_for(asyncio.gather(*tasks), 30)
         for permit in permits:
             permit.complete()
@@ -292,7 +293,7 @@ def test_one_script_serves_some_and_the_rest_is_served_soon(valkey, name):
         assert calls < 1500  # if all were served: more than three for each
         assert took < 10
     finally:
-        held._end = CANCEL
+        held._end = Outcome.CANCEL
         waiters._engine.close()
 
 

@@ -1,6 +1,7 @@
 cimport cython
 from headway.core.ledger cimport Ledger
 from headway.core.wait_queue cimport Ticket
+from headway.denied cimport Denied, new_denied
 from headway.flows.drive cimport in_context, run, running_loop
 from headway.engines.memory.store cimport MemoryStore
 from cpython.ref cimport PyObject
@@ -37,11 +38,15 @@ cdef class LocalLimiter:
     cdef Permit _entered, _spare
     cdef public bint _closed, _plain
 
-    @cython.locals(store=MemoryStore)
     cdef Permit _grant_quickly(self, key, cost)
 
-    @cython.locals(permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong)
-    cdef Permit _try_fast(self, MemoryStore store, key)
+    @cython.locals(store=MemoryStore)
+    cdef _decide_quickly(self, key, cost, bint explain)
+
+    @cython.locals(
+        permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong, wait=cython.longlong
+    )
+    cdef _try_fast(self, MemoryStore store, key, bint explain)
 
     cdef Ticket _ticket(self, key, cost)
 

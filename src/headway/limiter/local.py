@@ -18,6 +18,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from headway.core.wait_queue import Ticket
+from headway.denied import Denied
 from headway.diagnostics import notice_wait
 from headway.engines.memory.store import ATOMIC
 from headway.errors import AcquireTimeout, LimiterClosed, RateLimited
@@ -26,7 +27,7 @@ from headway.flows.local import DeadlinePassed, wait_in_line
 from headway.limiter.permits import Permit
 from headway.limiter.request_input import Cost, Key, Timeout, request_of, timeout_to_ns
 from headway.outcome import Outcome
-from headway.status import Denied, seconds, status_of
+from headway.status import seconds, status_of
 
 try:
     import cython
@@ -38,6 +39,7 @@ if not cython.compiled:
     from sys import getrefcount
     from threading import get_ident as this_thread
 
+    from headway.denied import new_denied
     from headway.flows.drive import in_context, run
     from headway.limiter.permits import new_permit
 
@@ -119,9 +121,9 @@ class LocalLimiter:
         >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
         (True, False, True)
         """
-        permit = self._grant_quickly(key, cost)
-        if permit is not None and permit is not REFUSED:
-            return permit
+        answer = self._decide_quickly(key, cost, True)
+        if answer is not None:
+            return answer  # type: ignore[no-any-return]
         if self._shared is not None:
             return self._shared.try_acquire(key, cost)
         return self._try_locked(key, cost)
@@ -224,6 +226,10 @@ class LocalLimiter:
 
     def _grant_quickly(self, key: Any, cost: Any) -> Permit | None:
         """One ledger, cost 1, an empty queue: a permit, or REFUSED. None for whatever is not so simple."""
+        return self._decide_quickly(key, cost, False)  # type: ignore[no-any-return]
+
+    def _decide_quickly(self, key: Any, cost: Any, explain: bool) -> Any:
+        """The same; `explain`: a `Denied` instead of REFUSED."""
         store = self._store
         if (
             not self._plain
@@ -234,16 +240,16 @@ class LocalLimiter:
         ):
             return None
         if _ATOMIC:
-            return self._try_fast(store, key)
+            return self._try_fast(store, key, explain)
         with store.lock:
             try:
-                return self._try_fast(store, key)
+                return self._try_fast(store, key, explain)
             except BaseException:
                 # Interrupted in the middle of looking or taking.
                 store.first.peek(key).mend(store.clock.now())
                 raise
 
-    def _try_fast(self, store: MemoryStore, key: str | None) -> Permit | None:
+    def _try_fast(self, store: MemoryStore, key: str | None, explain: bool) -> Any:
         """Decide, under the lock or atomically.
 
         The permit is made first: nothing may come between looking and taking. But making and freeing an object
@@ -277,8 +283,12 @@ class LocalLimiter:
         if not store.uncontended:
             return None
         ledger = store.first.default if key is None else store.find_fast(key, now)
-        if ledger.wait(now, 1):
-            return REFUSED
+        wait = ledger.wait(now, 1)
+        if wait:
+            if not explain:
+                return REFUSED
+            store.counts.denied += 1
+            return new_denied(key, store.metrics, ledger, now, wait)
         permit._mark = ledger.take(now, 1)
         # From here on without a call: what was taken is the permit's, which is to be ended.
         permit._tally = ledger.tally

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.counts import LimiterCounts
+from headway.denied import Denied
 from headway.diagnostics import check_health, notice_drop, notice_wait, warn_blocking
 from headway.engines.base import Acquire, LimiterTerms, Patience, Pause, Peek, Reset, Verdict
 from headway.errors import EngineUnavailable, NotPromised, RateLimited
@@ -26,7 +27,7 @@ from headway.limiter.request_input import Cost, Key, Timeout, keys_of, pause_to_
 from headway.limiter.results import denied, limited, status
 from headway.limiter.shared_permits import SharedPermit, new_shared_permit
 from headway.outcome import Outcome
-from headway.status import Denied, LimiterStats, Status
+from headway.status import LimiterStats, Status
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
