@@ -20,17 +20,12 @@ help:  ## show this list
 run: $(FORM)  ## install into .venv and show what headway does
 	@$(BIN)/headway demo
 
-# The tests of the Redis engine mostly wait for servers, and the others mostly compute: they share the time. There is so
-# much waiting that it is done in two halves at once.
-test: $(VENV)/.test $(FORM)  ## the whole suite, then the core suite in the interpreted form
-	@$(REDIS) --ignore-glob='*/test_[!a-f]*' > $(VENV)/redis1.log 2>&1 & one=$$!; \
-	$(REDIS) --ignore-glob='*/test_[a-f]*' > $(VENV)/redis2.log 2>&1 & two=$$!; failed=0; \
-	echo "headway: tests, $$($(COMPILED) && echo compiled || echo interpreted) form"; \
-	$(BIN)/python -m pytest --ignore=tests/redis || failed=1; \
+test: $(VENV)/.test $(FORM)  ## the whole suite, then what is compiled once more in the interpreted form
+	@failed=0; echo "headway: tests, $$($(COMPILED) && echo compiled || echo interpreted) form"; \
+	$(PYTEST) || failed=1; \
 	if $(COMPILED); then \
-		echo "headway: tests, interpreted form"; HEADWAY_PURE=1 $(BIN)/python -m pytest -m both_forms || failed=1; fi; \
-	wait $$one || failed=1; wait $$two || failed=1; \
-	echo "headway: tests of the Redis engine"; cat $(VENV)/redis1.log $(VENV)/redis2.log; exit $$failed
+		echo "headway: tests, interpreted form"; HEADWAY_PURE=1 $(PYTEST) -m both_forms || failed=1; fi; \
+	exit $$failed
 
 check: $(VENV)/.check $(FORM)  ## lint, types, layers, public names, plain English, examples in docstrings and docs
 	@echo "headway: lint" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -55,7 +50,9 @@ clean:  ## remove all that was made here
 
 # True when the last build made binaries; the interpreted form of a test suite is then a second run.
 COMPILED = find src -name '*.so' | grep -q .
-REDIS    = $(BIN)/python -m pytest tests/redis -p no:cacheprovider
+# More workers than most machines have cores: tests of shared engines mostly wait for servers.
+WORKERS ?= 4
+PYTEST   = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 WHEEL    = $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 # Tests are checked for wrong types, not for missing ones; tests/typing is checked in full.
 LAX      = --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --disable-error-code import-not-found

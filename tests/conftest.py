@@ -1,5 +1,6 @@
 """Shared by all tests: what a skip means, and what runs in both forms."""
 
+import gc
 import os
 import shutil
 import signal
@@ -30,9 +31,21 @@ def needs_program(name, *, install):
     return pytest.mark.skipif(find_program(name) is None, reason=f"needs {name}: {install}")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """A file that does not name the marker has no test of both forms, and need not even be imported for them."""
+    path = collection_path
+    if config.option.markexpr == "both_forms" and path.suffix == ".py" and TESTS / "core" not in path.parents:
+        return True if "both_forms" not in path.read_text() else None
+    return None
+
+
+ONE_FORM = {"test_forms.py", "test_limits.py", "test_notation.py", "test_script_traces.py"}
+"""Of the core: what compares the forms by itself, or is about code that is not compiled."""
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
-        if TESTS / "core" in item.path.parents:
+        if TESTS / "core" in item.path.parents and item.path.name not in ONE_FORM:
             item.add_marker(pytest.mark.both_forms)
 
 
@@ -65,3 +78,10 @@ def _engines_end():
     if engines is not None:
         for address in set(engines._engines) - before:
             engines._engines.pop(address).close()
+
+
+def pytest_collection_finish():
+    """All that is there now stays. The collector need not look at it again, which takes it a quarter of a second; and
+    many tests call it."""
+    gc.collect()
+    gc.freeze()

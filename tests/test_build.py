@@ -6,11 +6,13 @@ import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from setuptools import Distribution  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parent.parent
 SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")
@@ -72,7 +74,27 @@ def source(tmp_path_factory):
         shutil.copy2(ROOT / name, copy)
     leftovers = shutil.ignore_patterns("*.so", "*.pyd", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT / "src", copy / "src", ignore=leftovers)
+    reuse_binaries(copy)
     return copy
+
+
+def reuse_binaries(copy):
+    """Let the build find what was built in place, unless that is older than its source: to compile takes minutes."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    binaries = {name: file.with_suffix(suffix) for name, file in MODULES.items()}
+    for name, file in MODULES.items():
+        newest = max(file.stat().st_mtime, file.with_suffix(".pxd").stat().st_mtime)
+        if not binaries[name].exists() or binaries[name].stat().st_mtime < newest:
+            return
+    if not (ROOT / "build" / "cython").exists():
+        return
+    shutil.copytree(ROOT / "build" / "cython", copy / "build" / "cython")
+    build = Distribution().get_command_obj("build")
+    build.ensure_finalized()
+    for file in binaries.values():
+        built = copy / build.build_platlib / file.relative_to(ROOT / "src")
+        built.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, built)
 
 
 @pytest.mark.slow

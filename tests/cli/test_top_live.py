@@ -14,6 +14,7 @@ import time
 import pytest
 
 from headway import Limiter
+from waiting import NEVER
 
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal of POSIX", allow_module_level=True)
@@ -62,7 +63,7 @@ class Screen:
     def leave(self):
         """Press Ctrl-C; the exit code, and the rest of what was drawn."""
         self.program.send_signal(signal.SIGINT)
-        code = self.program.wait(10)
+        code = self.program.wait(NEVER)
         while select.select([self.screen], [], [], 0.1)[0]:
             try:
                 self.shown += os.read(self.screen, 1 << 16).decode()

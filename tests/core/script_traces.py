@@ -14,6 +14,8 @@ limits are integers in ticks of 1000 ns; `now` starts near 1.8e15 (microseconds 
                                                                                          or (wait,)
     ("reserve",  now, cost)                       take at `slot`, where one is promised  -> (at, mark, tally)
                                                                                          or (-1, after)
+    ("hold",     now, cost)                       the same by `take_held`                -> as take
+    ("enter",    now, cost, mark, tally, at)      ledger.enter                           -> (mark,)
     ("complete", now, cost, mark)                 the four ends                          -> ()
     ("abandon",  now, cost, mark)                                                        -> ()
     ("cancel",   now, cost, mark, tally)                                                 -> ()
@@ -39,7 +41,7 @@ limits are integers in ticks of 1000 ns; `now` starts near 1.8e15 (microseconds 
 
 A result is (answer, state, tally) after each command: `answer` as above, and of the ledger `state()` and `tally`:
 
-    window        (free, t, n, ..., -1, t, n, ...)    runs of cooling, then runs of out; emptied ones are left out
+    window        (free, enterable, t, n, ..., -1, t, n, ...)  runs of cooling, then of out; emptied ones are left out
     bucket        (tat, part, latest, tally)
     spacing       (last, slack, used, before, older)  used stays LONG_AGO: no command reports a use
     fixed_window  (ends, used)
@@ -68,7 +70,7 @@ START = 1_800_000_000_000_000
 LATEST = START + (1 << 51)
 KINDS = ("window", "bucket", "spacing", "fixed_window", "concurrency")
 FIELDS: dict[str, tuple[str, ...]] = {
-    "window": ("gap", "transit", "grid", "out_grid"),
+    "window": ("gap", "transit", "grid", "out_grid", "bracketed", "bare_gap"),
     "bucket": ("whole", "part", "parts", "room", "room_part"),
     "spacing": ("interval", "allowance", "step", "max_reserved"),
     "fixed_window": (),
@@ -76,7 +78,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 VERBS = (
     *("wait", "look", "reserve", "take", "take", "take", "complete", "complete"),
-    *("cancel", "abandon", "settle", "renew"),
+    *("cancel", "abandon", "settle", "renew", "hold", "hold", "enter"),
 )
 
 
@@ -117,6 +119,15 @@ def _wait(ledger: Ledger, now: int, cost: int, *_: int) -> Answer:
 def _take(ledger: Ledger, now: int, cost: int, *_: int) -> Answer:
     wait = ledger.wait(now, cost)
     return (wait,) if wait else (0, ledger.take(now, cost), ledger.tally)
+
+
+def _hold(ledger: Ledger, now: int, cost: int, *_: int) -> Answer:
+    wait = ledger.wait(now, cost)
+    return (wait,) if wait else (0, ledger.take_held(now, cost), ledger.tally)
+
+
+def _enter(ledger: Ledger, now: int, cost: int, mark: int, tally: int, at: int, *_: int) -> Answer:
+    return (ledger.enter(now, cost, mark, tally, at),)
 
 
 def _reserve(ledger: Ledger, now: int, cost: int, *edges: int) -> Answer:
@@ -197,7 +208,7 @@ class _Writer:
             self.add("adopt", self.limit, lease_ns)
         elif verb == "exhaust":
             self.add("exhaust")
-        elif verb in ("wait", "look", "take", "reserve"):
+        elif verb in ("wait", "look", "take", "hold", "reserve"):
             self.ask(verb, self.cost())
         elif self.permits:
             self.end(verb, dice.randrange(len(self.permits)))
@@ -217,6 +228,11 @@ class _Writer:
             (mark,) = self.add("renew", cost, mark)
             if mark >= 0 or not self.ledger.get_rule().held:
                 permit[1] = mark
+            return
+        if verb == "enter":
+            # Since its grant, since now, or somewhere between: an engine may hear of it late.
+            at = self.now - self.dice.choice((0, 0, 1, 50, 3_000))
+            permit[1] = self.add("enter", cost, mark, tally, at)[0]
             return
         if verb in ("complete", "abandon"):
             self.add(verb, cost, mark)
@@ -300,8 +316,8 @@ def _some(dice: Random, size: int) -> int:
 
 
 def _window(dice: Random, size: int) -> Window:
-    remote = None
-    if dice.random() < 0.6:
+    remote: Remote | bool | None = dice.choice((None, None, False))
+    if dice.random() < 0.5:
         transit = _span(dice, size)
         drift = dice.choice((0, 250, 600))
         out = dice.choice((0, 0, _span(dice, 0)))

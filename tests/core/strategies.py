@@ -9,11 +9,11 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from core.traces import VERBS, Command
+from core.traces import VERBS, Command, Near
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.remote import Remote
 
-Case = tuple[Limit, int]  # a limit, and the unit of its desk
+Case = tuple[Limit | Near, int]  # a limit, and the unit of its desk
 
 traced = settings(deadline=None, derandomize=True, max_examples=150)
 
@@ -45,9 +45,24 @@ COARSE = st.integers(2048, 6000)
 COARSE_REMOTES = st.builds(remote, st.integers(1, 10_000), st.sampled_from([0, 0, 7000]))
 
 BUCKETS = st.builds(lambda n, per, burst: (Bucket((n, ns(per)), burst=burst), 1), st.integers(1, 7), NS, FEW)
-WINDOWS = st.builds(lambda n, per: (Window(n, per=ns(per)), 1), FEW, NS)
+WINDOWS = st.builds(lambda n, per: (Window(n, per=ns(per), remote=False), 1), FEW, NS)
+# Whatever brackets a call counts as the remote does, and the rest at the decision.
+BRACKETED_WINDOWS = st.builds(
+    lambda n, per, more, transit: (Near(Window(n, per=ns(per)), more, transit), 1),
+    FEW,
+    NS,
+    st.integers(0, 9),
+    st.integers(0, 40),
+)
 REMOTE_WINDOWS = st.builds(lambda n, per, far: (Window(n, per=ns(per), remote=far), 1), FEW, NS, REMOTES)
-COARSE_WINDOWS = st.builds(lambda n, per: (Window(n, per=ns(per)), 300), MANY, COARSE)
+COARSE_WINDOWS = st.builds(lambda n, per: (Window(n, per=ns(per), remote=False), 300), MANY, COARSE)
+COARSE_BRACKETED_WINDOWS = st.builds(
+    lambda n, per, more, transit: (Near(Window(n, per=ns(per)), more, transit), 300),
+    MANY,
+    COARSE,
+    st.integers(0, 2000),
+    st.integers(1, 10_000),
+)
 COARSE_REMOTE_WINDOWS = st.builds(
     lambda n, per, far: (Window(n, per=ns(per), remote=far), 300), MANY, COARSE, COARSE_REMOTES
 )
@@ -69,6 +84,8 @@ CONCURRENCIES = st.builds(lambda n: (Concurrency(n), 1), FEW)
 KINDS: dict[str, st.SearchStrategy[Case]] = {
     "bucket": BUCKETS,
     "window": WINDOWS,
+    "bracketed window": BRACKETED_WINDOWS,
+    "coarse bracketed window": COARSE_BRACKETED_WINDOWS,
     "remote window": REMOTE_WINDOWS,
     "coarse window": COARSE_WINDOWS,
     "coarse remote window": COARSE_REMOTE_WINDOWS,

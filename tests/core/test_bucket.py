@@ -156,7 +156,7 @@ def test_cancels_from_the_end_leave_no_trace() -> None:
     assert ledger.remaining(2) == 2
 
 
-def test_a_cancelled_slot_gives_back_only_what_nobody_reserved_after_it() -> None:
+def test_a_cancelled_slot_gives_back_only_what_was_not_reserved_after_it() -> None:
     ledger = rule_of(Bucket("1/s")).open()
     first, second = [(ledger.take(ledger.slot(0, 1), 1), ledger.tally) for _ in range(2)]
     third = (ledger.take(ledger.slot(0, 1), 1), ledger.tally)

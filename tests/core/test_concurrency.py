@@ -30,7 +30,7 @@ def test_never_more_out_than_promised_and_never_less_offered(case, commands) -> 
 
 @settings(traced)
 @given(CONCURRENCIES, COMMANDS, CONCURRENCIES, COMMANDS)
-def test_a_new_limit_counts_who_is_out_already(case, before, other, after) -> None:
+def test_a_new_limit_counts_permits_that_are_out(case, before, other, after) -> None:
     desk = LocalLimiter(rule_of(case[0]).open()).play(before)
     desk.ledger.reconfigure(rule_of(other[0]), desk.now)
     known = len(desk.grants)

@@ -19,7 +19,10 @@ TESTS = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def other_form() -> dict[str, list[list[int]]]:
     """The traces as the other form plays them."""
-    environment = os.environ | {"HEADWAY_PURE": "1" if compiled else "0", "PYTHONPATH": str(TESTS)}
+    environment = os.environ | {
+        "HEADWAY_PURE": "1" if compiled else "0",
+        "PYTHONPATH": os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", ""))),
+    }
     program = [sys.executable, "-m", "core.replay"]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

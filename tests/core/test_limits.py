@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
+from headway.core.limits import (
+    AllOf,
+    Bucket,
+    Concurrency,
+    FixedWindow,
+    Limit,
+    Spacing,
+    Window,
+    as_limit,
+)
 from headway.core.remote import Remote
 from headway.errors import InvalidLimit, RateLimited
 
@@ -80,7 +89,7 @@ def test_window_months_and_other_mistakes() -> None:
     with pytest.raises(InvalidLimit, match="a month is no fixed duration"):
         Window(1, per="month")
     with pytest.raises(InvalidLimit, match="a Remote"):
-        Window(1, per=1, remote=True)  # type: ignore[arg-type]
+        Window(1, per=1, remote=1)  # type: ignore[arg-type]
     with pytest.raises(InvalidLimit, match="drift_ppm"):
         Window(1, per=10**9, remote=Remote(drift_ppm=999_999.999))
     with pytest.raises(InvalidLimit, match="at least one"):
@@ -91,6 +100,16 @@ def test_window_months_and_other_mistakes() -> None:
         Bucket("1/s burst 5")
     with pytest.raises(InvalidLimit, match="100/s"):
         Bucket(5)  # type: ignore[arg-type]
+
+
+def test_a_window_says_when_its_permits_count() -> None:
+    windows = [Window(5, per=1, remote=remote) for remote in (None, False, True, Remote(max_transit=3))]
+    assert [window.remote for window in windows] == [None, False, Remote(), Remote(max_transit=3)]
+    assert len(set(windows)) == 4
+    assert windows[0] == as_limit("5/s") != windows[1]
+    assert windows[2] == Window(5, per=1, remote=Remote())
+    assert [eval(repr(window)) for window in windows] == windows
+    assert [window.share(0.4).remote for window in windows] == [window.remote for window in windows]
 
 
 def test_bucket_arithmetic_fits_63_bits() -> None:

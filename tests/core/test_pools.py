@@ -184,7 +184,7 @@ def test_low_rates_do_not_starve():
     assert pools.pool - pools.rule.burst_size == 7000 + 700
 
 
-def test_those_behind_move_up_and_nothing_else_changes():
+def test_later_waiters_move_up_and_nothing_else_changes():
     pools = Pools(rule(1000, 1.0), 0)
     turns = [Turn(1) for _ in range(4)]
     for turn in turns:
@@ -234,7 +234,7 @@ def test_retarget_keeps_the_backlog(rate, other_rate, ratio, idle):
     conserved(pools)
 
 
-def test_retarget_moves_those_who_wait():
+def test_retarget_moves_waiters():
     pools = Pools(rule(1), 0)
     turns = [Turn(1), Turn(1)]
     for turn in turns:

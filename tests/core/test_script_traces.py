@@ -48,12 +48,24 @@ def test_something_happens_in_them(kind) -> None:
         trace = random_trace(seed, kind, SIZE)
         for (verb, now, *_), (answer, _, _) in zip(trace, play(trace), strict=True):
             seen[verb] += 1
-            if verb in ("take", "reserve"):
+            if verb in ("take", "hold", "reserve"):
                 seen["granted" if len(answer) == 3 else "refused"] += 1
             if verb == "reserve" and len(answer) == 3:
                 seen["ahead"] += answer[0] > now
             if verb == "renew":
                 seen["expired"] += answer[0] == -1
     rare = {"ahead"} if kind != "concurrency" else {"expired"}
-    verbs = {"wait", "look", "complete", "abandon", "cancel", "settle", "renew", "exhaust", "adopt"}
+    verbs = {
+        "wait",
+        "look",
+        "hold",
+        "enter",
+        "complete",
+        "abandon",
+        "cancel",
+        "settle",
+        "renew",
+        "exhaust",
+        "adopt",
+    }
     assert min(seen[what] for what in rare | verbs | {"granted", "refused"}) >= 30, seen

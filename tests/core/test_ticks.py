@@ -89,8 +89,11 @@ def test_a_gap_and_a_transit_are_rounded_up(per, transit, lease, drift) -> None:
     ):
         assert (span - 1) * US < exact <= span * US
     assert transit_ns(far, US, drift, lease) >= lease + transit_ns(far, US, drift)
-    plain: Any = rules_of(Window(5, per=ns(per)), US, drift, US, lease)[0]
+    plain: Any = rules_of(Window(5, per=ns(per), remote=False), US, drift, US, lease)[0]
     assert (plain.gap, plain.transit, plain.grid, plain.out_grid) == (-(-per // US), 0, 1, 1)
+    usual: Any = rules_of(Window(5, per=ns(per)), US, drift, US, lease)[0]
+    strict: Any = rules_of(Window(5, per=ns(per), remote=True), US, drift, US, lease)[0]
+    assert usual.numbers() == (*strict.numbers()[:4], 2, plain.gap)
 
 
 @settings(traced)
@@ -146,7 +149,7 @@ def test_limits_of_several_parts_are_all_in_ticks() -> None:
     limit = parse_limit("10/s; 5/s burst 2; 1 every 6s; 5 concurrent")
     rules: Any = rules_of(limit, US, 1000, US, 30 * S)
     window, bucket, spacing, concurrency = rules
-    assert (window.gap, bucket.whole, spacing.step, concurrency.lease) == (
+    assert (window.bare_gap, bucket.whole, spacing.step, concurrency.lease) == (
         10**6,
         200_000,
         6 * 10**6,
@@ -161,7 +164,7 @@ LONGEST = EXACT * US  # in ns; it is 142 years
 
 TOO_LARGE = [
     (Window(EXACT + 1, per=1), Window(EXACT, per=1)),
-    (Window(1, per=ns(LONGEST + 1)), Window(1, per=ns(LONGEST))),
+    (Window(1, per=ns(LONGEST + 1), remote=False), Window(1, per=ns(LONGEST), remote=False)),
     (
         Window(1, per=ns(LONGEST // 2), remote=Remote(max_transit=ns(LONGEST // 2))),
         Window(1, per=1, remote=Remote()),

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.strategies import (
+    BRACKETED_WINDOWS,
+    COARSE_BRACKETED_WINDOWS,
     COARSE_REMOTE_WINDOWS,
     COARSE_WINDOWS,
     COMMANDS,
@@ -16,30 +18,32 @@ from core.strategies import (
     WINDOWS,
     traced,
 )
-from core.traces import Grant, LocalLimiter, rule_of
+from core.traces import Grant, LocalLimiter, Near, rule_of
 from headway.core.ledger import FOREVER
 from headway.core.limits import Window
 from headway.core.remote import Remote
 
 S = 10**9
 LOCAL = st.one_of(WINDOWS, COARSE_WINDOWS)
-FINE = st.one_of(WINDOWS, REMOTE_WINDOWS)
-COARSE = st.one_of(COARSE_WINDOWS, COARSE_REMOTE_WINDOWS)
+FINE = st.one_of(WINDOWS, REMOTE_WINDOWS, BRACKETED_WINDOWS)
+COARSE = st.one_of(COARSE_WINDOWS, COARSE_REMOTE_WINDOWS, COARSE_BRACKETED_WINDOWS)
 ALL = st.one_of(FINE, COARSE)
 
 
 def spent(grant: Grant, rule: Any, now: int, turn: int) -> int:
     """How much of a grant may still have been noted later than `now - gap`, for who knows what was known at `turn`."""
-    due = grant.at + rule.transit  # noted by then, or never
+    held = grant.enter_turn <= turn  # from then on its end is waited for
+    gap = rule.gap if held else rule.bare_gap
+    due = grant.entered + rule.transit  # noted by then, or never
     ended = grant.end_turn <= turn
-    known_early = ended and (grant.ended < due or not rule.held)
+    known_early = ended and (grant.ended < due or not held)
     cost = grant.happened if known_early else grant.cost
-    if rule.held and not (known_early and grant.end in ("complete", "settle")):
+    if held and not (known_early and grant.end in ("complete", "settle")):
         completed = due
     else:
-        completed = grant.ended if rule.held else grant.at
-    still = cost if now < completed + rule.gap else 0
-    if ended and now < grant.ended + rule.gap:
+        completed = grant.ended if held else grant.at
+    still = cost if now < completed + gap else 0
+    if ended and now < grant.ended + gap:
         still += grant.extra
     return still
 
@@ -49,7 +53,7 @@ def assert_promise(limit: Window, grants: list[Grant]) -> None:
     rule = rule_of(limit)
     for i, grant in enumerate(grants):
         earlier = sum(spent(other, rule, grant.at, grant.turn) for other in grants[:i])
-        assert earlier + grant.cost <= limit.count
+        assert earlier + grant.cost <= rule.capacity
 
 
 @settings(traced)
@@ -82,7 +86,8 @@ def test_nothing_is_withheld(case, commands) -> None:
     limit, unit = case
 
     def check(desk: LocalLimiter) -> None:
-        assert desk.ledger.remaining(desk.now) == max(0, limit.count - taken(desk, desk.ledger.get_rule()))
+        rule = desk.ledger.get_rule()
+        assert desk.ledger.remaining(desk.now) == max(0, rule.capacity - taken(desk, rule))
 
     LocalLimiter(rule_of(limit).open(), unit).play(commands, check)
 
@@ -91,8 +96,8 @@ class Later:
     """The same rule with every rounding at its worst."""
 
     def __init__(self, rule: Any) -> None:
-        self.held = rule.held
         self.gap = rule.gap + rule.grid - 1
+        self.bare_gap = rule.bare_gap + rule.grid - 1
         self.transit = rule.transit + rule.out_grid - 1
 
 
@@ -104,9 +109,9 @@ def test_a_grid_withholds_for_one_step_at_most(case, commands) -> None:
     commands = [command for command in commands if command[0] not in ("cancel", "settle")]
 
     def check(desk: LocalLimiter) -> None:
-        left = desk.ledger.remaining(desk.now)
-        assert limit.count - taken(desk, Later(desk.ledger.get_rule())) <= left
-        assert left <= limit.count - taken(desk, desk.ledger.get_rule())
+        left, rule = desk.ledger.remaining(desk.now), desk.ledger.get_rule()
+        assert rule.capacity - taken(desk, Later(rule)) <= left
+        assert left <= max(0, rule.capacity - taken(desk, rule))
 
     LocalLimiter(rule_of(limit).open(), unit).play(commands, check)
 
@@ -119,7 +124,7 @@ def test_permits_are_neither_lost_nor_minted(case, commands) -> None:
     def check(desk: LocalLimiter) -> None:
         ledger: Any = desk.ledger
         out = ledger.out.total if ledger.out is not None else 0
-        assert ledger.free + ledger.cooling.total + out == limit.count
+        assert ledger.free + ledger.cooling.total + out == desk.ledger.get_rule().capacity
 
     LocalLimiter(rule_of(limit).open(), unit).play(commands, check)
 
@@ -166,7 +171,7 @@ def test_the_worked_example() -> None:
     assert [ledger.wait(S, cost) for cost in (1, 2)] == [120_000_000, 320_000_000]
 
 
-def test_a_permit_that_nobody_ends_counts_as_completed_when_its_transit_is_over() -> None:
+def test_a_permit_without_an_end_counts_as_completed_when_its_transit_is_over() -> None:
     remote = Remote(resolution=0, drift_ppm=0, max_transit=10)
     ledger = rule_of(Window(1, per=1, remote=remote)).open()
     mark = ledger.take(0, 1)
@@ -234,7 +239,7 @@ RESERVING = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers
 @given(st.integers(1, 5), st.integers(1, 30), RESERVING)
 def test_reserved_permits_keep_the_promise_too(count, per, steps) -> None:
     """In a shared ledger who waits reserves, where the time is known; some cancel before it."""
-    ledger = rule_of(Window(count, per=f"{per}ns")).open()
+    ledger = rule_of(Window(count, per=f"{per}ns", remote=False)).open()
     now = 1_000
     held: list[tuple[int, int, int, int]] = []  # at, cost, mark, tally
     for passed, x, whim in steps:
@@ -257,9 +262,144 @@ def test_no_time_is_promised_while_permits_are_out_or_beyond_the_horizon() -> No
     assert remote.slot(0, 1) == 0
     remote.take(0, 1)
     assert remote.slot(0, 1) == -1
-    long = rule_of(Window(1, per=f"{2**61}ns")).open()
+    long = rule_of(Window(1, per=f"{2**61}ns", remote=False)).open()
     slots = []
     while (slot := long.slot(5, 1)) >= 0:
         slots.append(slot)
         long.take(slot, 1)
     assert slots == [5, 5 + 2**61]
+
+
+def near(count: int, per: str = "100ns", more: int = 10, transit: int = 1000) -> Any:
+    return rule_of(Near(Window(count, per=per), more, transit)).open()
+
+
+def test_what_brackets_a_call_is_out_and_a_bare_permit_counts_at_its_decision() -> None:
+    ledger = near(2)
+    mark = ledger.take_held(0, 1)
+    ledger.take(0, 1)
+    assert (ledger.in_flight(0), ledger.wait(0, 1), ledger.exact(0, 1)) == (1, 100, True)
+    assert ledger.exact(0, 2) is False  # one of the two is out
+    ledger.complete(50, 1, mark)
+    assert [ledger.wait(60, cost) for cost in (1, 2)] == [40, 100]
+
+
+def test_each_mode_counts_as_it_says() -> None:
+    modes = {False: (0, False), True: (1, True), None: (0, True)}
+    for remote, (bare, held) in modes.items():
+        window = Window(1, per=1, remote=remote)
+        one, other = rule_of(window).open(), rule_of(window).open()
+        one.take(0, 1)
+        other.take_held(0, 1)
+        assert (one.in_flight(0), bool(other.in_flight(0))) == (bare, held), remote
+
+
+def test_a_bare_permit_that_is_entered_is_out_from_then_on() -> None:
+    ledger = near(1)
+    mark, tally = ledger.take(0, 1), ledger.tally
+    mark = ledger.enter(60, 1, mark, tally, 60)
+    assert (ledger.in_flight(60), ledger.free, ledger.wait(60, 1), ledger.exact(60, 1)) == (1, 0, 110, False)
+    assert ledger.enter(70, 1, mark, tally, 70) == mark  # once
+    ledger.complete(200, 1, mark)
+    assert (ledger.wait(200, 1), ledger.free) == (110, 0)
+
+
+def test_a_bare_permit_that_is_entered_late_is_owed() -> None:
+    ledger = near(1)
+    mark, tally = ledger.take(0, 1), ledger.tally
+    second = ledger.take(100, 1)  # the first has cooled
+    mark = ledger.enter(150, 1, mark, tally, 150)
+    assert (ledger.free, ledger.in_flight(150)) == (-1, 1)
+    assert ledger.wait(200, 1) == 110  # the second is back, and pays for the first
+    ledger.complete(160, 1, mark)
+    assert (ledger.free, ledger.wait(200, 1)) == (0, 70)
+    assert second == -200
+
+
+def test_a_bare_permit_that_was_owed_and_never_dispatched_goes_back() -> None:
+    ledger = near(1)
+    mark, tally = ledger.take(0, 1), ledger.tally
+    mark = ledger.enter(150, 1, mark, tally, 150)
+    assert ledger.wait(150, 1) > 0
+    ledger.cancel(160, 1, mark, tally)
+    assert (ledger.free, ledger.idle(160)) == (1, True)
+
+
+def test_an_entered_permit_is_found_under_another_limit() -> None:
+    ledger = near(2)
+    mark, tally = ledger.take(0, 1), ledger.tally
+    ledger.reconfigure(rule_of(Near(Window(2, per="300ns"), 30, 1000)), 50)
+    ledger.enter(60, 1, mark, tally, 60)
+    assert (ledger.cooling.total, ledger.out.total, ledger.free) == (0, 1, 1)
+
+
+def test_no_time_is_promised_while_a_bare_permit_may_be_entered() -> None:
+    ledger = near(2, transit=60)
+    mark = ledger.take_held(0, 1)
+    ledger.complete(0, 1, mark)  # there again at 110, for certain
+    assert ledger.slot(0, 2) == 110
+    ledger.take(10, 1)  # there again at 110, unless it is entered by 70
+    assert (ledger.wait(10, 1), ledger.exact(10, 1)) == (100, True)
+    assert [ledger.slot(now, 1) for now in (10, 69, 70, 110)] == [-1, -1, 110, 110]
+
+
+def test_two_gaps_do_not_mix() -> None:
+    ledger = near(3)
+    mark = ledger.take_held(0, 1)
+    ledger.complete(0, 1, mark)  # there again at 110
+    ledger.take(1, 1)  # and this one at 101
+    assert [ledger.wait(1, cost) for cost in (1, 2, 3)] == [0, 100, 109]
+
+
+@settings(traced)
+@given(BRACKETED_WINDOWS, COMMANDS)
+def test_every_permit_that_brackets_a_call_counts_as_with_a_remote(case, commands) -> None:
+    """Used with `with` alone, a window without a remote is one with it."""
+    (window, *_), unit = case
+    usual = rule_of(case[0])
+    strict = rule_of(Window(window.count, per=f"{window.per_ns}ns", remote=True))
+    strict.recall(window, 1, (*usual.numbers()[:4], 1, 0))
+    held = [("hold" if verb == "take" else verb, x, y) for verb, x, y in commands]
+    one, other = LocalLimiter(usual.open(), unit).play(held), LocalLimiter(strict.open(), unit).play(held)
+    assert one.log == other.log
+
+
+@settings(traced)
+@given(BRACKETED_WINDOWS, COMMANDS)
+def test_without_a_bracket_it_is_the_log_of_its_decisions(case, commands) -> None:
+    window, plain = case[0].limit, ("hold", "enter", "settle")
+    bare = [command for command in commands if command[0] not in plain]
+    own = Window(window.count, per=f"{window.per_ns}ns", remote=False)
+    one, other = (
+        LocalLimiter(rule_of(case[0]).open()).play(bare),
+        LocalLimiter(rule_of(own).open()).play(bare),
+    )
+    assert one.log == other.log
+
+
+@settings(traced)
+@given(BRACKETED_WINDOWS, RESERVING)
+def test_no_time_is_exact_that_may_be_earlier(case, steps) -> None:
+    """In a shared ledger bare permits are promised for later, while others are out."""
+    ledger: Any = rule_of(case[0]).open()
+    now, out = 1_000, []
+    for passed, x, whim in steps:
+        now += passed
+        cost = 1 + x % ledger.rule.capacity
+        if whim < 4 and ledger.wait(now, cost) == 0:
+            out.append((cost, ledger.take_held(now, cost)))
+        elif ledger.slot(now, cost) >= 0:
+            ledger.take(ledger.slot(now, cost), cost)
+        best = ledger.copy()
+        for taken, mark in out:
+            best.complete(now, taken, mark)
+        for wanted in range(1, ledger.rule.capacity + 1):
+            wait, sure = ledger.wait(now, wanted), ledger.latest_wait(now, wanted)
+            assert wait <= sure
+            assert best.wait(now, wanted) >= wait
+            assert ledger.copy().wait(now + sure, wanted) == 0
+            if ledger.exact(now, wanted):
+                assert wait == sure == best.wait(now, wanted)
+        assert ledger.free + ledger.cooling.total + ledger.in_flight(now) == ledger.rule.capacity
+        if whim == 9 and out:
+            ledger.complete(now, *out.pop(x % len(out)))

@@ -10,21 +10,42 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from headway.core.ledger import FOREVER, Ledger, Rule
-from headway.core.limits import Limit
+from headway.core.limits import Limit, Window
 from headway.core.rules import rules_of
 
 Command = tuple[str, int, int]
 
-VERBS = (*("pass", "nap", "take", "reserve", "use") * 2, "complete", "cancel", "abandon", "settle")
+VERBS = (
+    *("pass", "nap", "take", "reserve", "use") * 2,
+    *("hold", "hold", "enter", "complete", "complete", "cancel", "abandon", "settle"),
+)
 START = 1_000
 
 
-def rule_of(limit: Limit, tick_ns: int = 1, lease_ns: int = 0) -> Rule:
+def rule_of(limit: Limit | Near, tick_ns: int = 1, lease_ns: int = 0) -> Rule:
     """Kept by a perfect clock: the gap of a Window is its remote's alone."""
+    if isinstance(limit, Near):
+        return limit.rule()
     (rule,) = rules_of(limit, 0, 0, tick_ns, lease_ns)
     return rule
+
+
+class Near(NamedTuple):
+    """A `Window` without a remote of its own, and as if that were near: `Remote()` allows 10 s for the way."""
+
+    limit: Window
+    more: int
+    transit: int
+
+    def rule(self) -> Rule:
+        rule = rule_of(self.limit)
+        _, grid, _, _, which, bare_gap = rule.numbers()  # type: ignore[attr-defined]
+        out_grid = max(1, self.transit // 1024) if self.limit.count > 1024 else 1
+        rule.recall(self.limit, 1, (bare_gap + self.more, grid, self.transit, out_grid, which, bare_gap))
+        return rule
 
 
 @dataclass(slots=True)
@@ -40,6 +61,10 @@ class Grant:
     end_turn: int = FOREVER
     actual: int = -1  # what it cost in the end
     used: int = -1
+    held: bool = False  # whether it is out until its end is told
+    entered: int = -1  # since when; and by which command
+    enter_turn: int = FOREVER
+    cooled: bool = False  # whether it could have been in use again when it was entered
 
     @property
     def happened(self) -> int:
@@ -104,6 +129,25 @@ class LocalLimiter:
             self.grant(self.now, cost)
             self.do_use(-1, 0)
 
+    def do_hold(self, x: int, y: int) -> None:
+        """Take for a call that is bracketed."""
+        cost = self.cost(x)
+        wait = self.ledger.wait(self.now, cost)
+        self.log.append(wait)
+        if wait == 0:
+            self.grant(self.now, cost, held=True)
+            self.do_use(-1, 0)
+
+    def do_enter(self, x: int, y: int) -> None:
+        rule = self.ledger.get_rule()
+        bare = [grant for grant in self.open_grants() if not grant.held]
+        if bare and rule.bracketed:
+            grant = bare[x % len(bare)]
+            grant.cooled = self.now >= grant.at + rule.bare_gap  # type: ignore[attr-defined]
+            grant.mark = self.ledger.enter(self.now, grant.cost, grant.mark, grant.tally, self.now)
+            grant.held, grant.entered, grant.enter_turn = True, self.now, self.turn
+            self.log.append(grant.mark)
+
     def do_reserve(self, x: int, y: int) -> None:
         cost = self.cost(x)
         rule = self.ledger.get_rule()
@@ -116,10 +160,14 @@ class LocalLimiter:
             later = y % 16 * self.unit if y % 3 == 0 else 0
             self.grant(slot + later, cost)
 
-    def grant(self, at: int, cost: int) -> None:
-        mark = self.ledger.take(at, cost)
+    def grant(self, at: int, cost: int, held: bool = False) -> None:
+        rule = self.ledger.get_rule()
+        mark = (self.ledger.take_held if held else self.ledger.take)(at, cost)
         self.log.append(mark)
-        self.grants.append(Grant(self.now, at, cost, mark, self.ledger.tally, self.turn, actual=cost))
+        grant = Grant(self.now, at, cost, mark, self.ledger.tally, self.turn, actual=cost)
+        if rule.held or (held and rule.bracketed):
+            grant.held, grant.entered, grant.enter_turn = True, at, self.turn
+        self.grants.append(grant)
 
     def do_use(self, x: int, y: int) -> None:
         ready = [grant for grant in self.open_grants() if grant.at <= self.now and grant.used < 0]

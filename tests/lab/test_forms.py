@@ -32,7 +32,9 @@ def digest(seed: int) -> str:
 def test_both_forms_run_the_same_worlds(request):
     environment = os.environ | {
         "HEADWAY_PURE": "1" if compiled else "0",
-        "PYTHONPATH": str(request.config.rootpath / "tests"),
+        "PYTHONPATH": os.pathsep.join(
+            (str(request.config.rootpath / "tests"), os.environ.get("PYTHONPATH", ""))
+        ),
     }
     program = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)

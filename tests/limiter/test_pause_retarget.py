@@ -11,6 +11,7 @@ import pytest
 
 from headway import Limiter, LimitMismatch, RateLimited
 from headway.testing import ManualClock, run
+from waiting import NEVER
 
 pytestmark = pytest.mark.both_forms
 
@@ -209,7 +210,7 @@ def test_threads_hear_of_the_end_of_a_pause(clock):
     assert limiter.stats().waiting == 3
     limiter.pause(0)
     for thread in threads:
-        thread.join(10)
+        thread.join(NEVER)
     assert (limiter.stats().completed, limiter.stats().waiting) == (3, 0)
 
 

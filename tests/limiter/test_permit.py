@@ -18,6 +18,7 @@ import pytest
 
 from headway import Limiter, Permit, PermitFinished, RateLimited, Remote, Window
 from headway.testing import ManualClock, run
+from waiting import NEVER
 
 pytestmark = pytest.mark.both_forms
 
@@ -303,9 +304,9 @@ def test_with_belongs_to_its_thread():
     def work():
         for _ in range(50):
             with limiter as outer:
-                gate.wait(10)
+                gate.wait(NEVER)
                 with limiter as inner:
-                    gate.wait(10)
+                    gate.wait(NEVER)
                 if (outer.ended, inner.ended) != (None, "complete"):
                     wrong.append((outer, inner))
             if outer.ended != "complete":
@@ -315,7 +316,7 @@ def test_with_belongs_to_its_thread():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(NEVER)
     assert wrong == []
     assert (limiter.peek().in_flight, limiter.stats().granted) == (0, 400)
 
@@ -333,7 +334,7 @@ def test_a_block_left_by_another_thread(clock):
     block.__enter__()
     thread = threading.Thread(target=block.__exit__, args=(None, None, None))
     thread.start()
-    thread.join(10)
+    thread.join(NEVER)
     assert limiter.peek().in_flight == 0
 
 
@@ -448,7 +449,7 @@ def test_a_permit_dropped_while_another_thread_is_inside():
             limiter.acquire(timeout=10)
     stop.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(NEVER)
     assert limiter.peek().in_flight == 0
     assert (limiter.stats().abandoned, limiter.stats().granted) == (300, 300)
 
@@ -593,7 +594,7 @@ def test_permits_travel_between_threads():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(NEVER)
     assert relay.errors == []
     assert (limiter.peek().in_flight, limiter.stats().granted, limiter.stats().completed) == (0, 1600, 1600)
 

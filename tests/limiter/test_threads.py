@@ -12,6 +12,7 @@ import pytest
 from headway import Limiter, RateLimited
 from headway.clock import Clock
 from headway.testing import ManualClock, run, virtual_time
+from waiting import NEVER
 
 pytestmark = pytest.mark.both_forms
 
@@ -214,7 +215,7 @@ def test_who_comes_to_wait_while_a_permit_is_being_handed_back_is_called():
 
     clock.meanwhile = somebody_comes
     permit.complete()
-    threads[0].join(5)
+    threads[0].join(NEVER)
     assert not threads[0].is_alive()
     assert limiter.stats().granted == 2
 

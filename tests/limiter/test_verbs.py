@@ -13,6 +13,7 @@ import pytest
 from headway import AllOf, Bucket, Limiter, LimiterClosed, Permit, RateLimited, Spacing, Window
 from headway.errors import NotPromised
 from headway.testing import ManualClock, disabled, run
+from waiting import NEVER
 
 pytestmark = pytest.mark.both_forms
 
@@ -181,7 +182,12 @@ def test_zero_makes_no_promise_either(clock):
 
 @pytest.mark.parametrize(
     ("limit", "first"),
-    [("3/minute", 60.0), ("10/s burst 5", 0.1), ("1 every 6s", 6.0), ("3/day aligned", 86400.0)],
+    [
+        (Window(3, per=60, remote=False), 60.0),
+        ("10/s burst 5", 0.1),
+        ("1 every 6s", 6.0),
+        ("3/day aligned", 86400.0),
+    ],
 )
 def test_a_full_start_counts_everything_as_just_used(clock, limit, first):
     limiter = Limiter(limit, start="full", clock=clock)
@@ -194,6 +200,12 @@ def test_a_full_start_counts_everything_as_just_used(clock, limit, first):
     assert limiter.try_acquire()
     assert limiter.try_acquire("a")
     assert limiter.try_acquire("a key that comes late")
+
+
+def test_a_full_start_of_a_window_counts_as_completed_now():
+    clock = ManualClock()
+    denied = Limiter("3/minute", start="full", clock=clock).try_acquire()
+    assert (round(denied.retry_after, 3), denied.status.in_flight) == (60.031, 0)
 
 
 def test_a_full_start_of_a_remote_window_waits_for_their_transit():
@@ -438,7 +450,7 @@ def test_closing_ends_the_waits_of_threads(clock):
     assert limiter.stats().waiting == 3
     limiter.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(NEVER)
     assert ends == ["closed"] * 3
     permit.complete()
     assert (limiter.stats().waiting, limiter.stats().completed) == (0, 1)

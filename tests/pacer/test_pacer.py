@@ -176,7 +176,7 @@ def test_first_come_first_served_among_tasks():
     assert headway.testing.run(main()) == [(n, pytest.approx((n + 1) / 10)) for n in range(6)]
 
 
-def test_cancelled_tasks_give_back_and_those_behind_move_up():
+def test_cancelled_tasks_give_back_and_later_waiters_move_up():
     async def main():
         pacer = Pacer("10/s", ratio=1.0)
         loop, trace = asyncio.get_running_loop(), []
@@ -211,7 +211,7 @@ def test_thousands_give_up_quickly():
     assert headway.testing.run(main()) == pytest.approx(1)
 
 
-def test_retarget_wakes_those_who_wait():
+def test_retarget_wakes_waiters():
     async def main():
         pacer = Pacer("0.001/s")
         waiting = asyncio.create_task(pacer.acquire_async())

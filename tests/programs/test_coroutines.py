@@ -22,6 +22,7 @@ from headway import Limiter, RateLimited
 from headway.errors import UnsupportedAsync
 from headway.testing import run
 from programs import worker
+from waiting import NEVER
 
 pytestmark = pytest.mark.both_forms
 
@@ -344,7 +345,7 @@ def test_two_loops_and_threads_at_once():
     loops = start(*(functools.partial(asyncio.run, loop(number)) for number in (1, 2)))
     threads = start(*(functools.partial(thread, number) for number in range(4)))
     for done in loops + threads:
-        done.result(timeout=20)
+        done.result(timeout=NEVER)
     assert len(seen) == 12 * 40
     assert (limiter.stats().waiting, limiter.peek().in_flight) == (0, 0)
     assert limiter.stats().completed == 12 * 40
@@ -377,7 +378,7 @@ def test_waiters_of_two_loops_in_one_line_are_served_in_order():
         time.sleep(0.001)
     permit.complete()
     for done in loops:
-        done.result(timeout=20)
+        done.result(timeout=NEVER)
     assert order == [(i, number) for i in range(5) for number in (0, 1)]
 
 
@@ -441,7 +442,7 @@ def test_waiting_for_a_reserved_permit_blocks_the_loop_too():
     asyncio.run(main())
 
 
-def test_a_warning_made_an_error_leaves_nobody_in_the_line():
+def test_a_warning_made_an_error_leaves_no_waiter_in_the_queue():
     limiter = Limiter("1/hour")
 
     async def main():

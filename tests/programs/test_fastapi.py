@@ -19,6 +19,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from headway import Limiter, RateLimited, throttle
+from waiting import NEVER
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that it would rather have another httpx
@@ -222,5 +223,5 @@ def test_many_at_once(client):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(NEVER)
     assert answers == ["thread"] * 10

@@ -58,7 +58,7 @@ def test_of_other_kinds_there_is_nothing_to_drop():
             gc.collect()
 
 
-def test_a_dropped_permit_wakes_who_waits():
+def test_a_dropped_permit_wakes_a_waiter():
     limiter = Limiter("1 concurrent")
 
     async def main():

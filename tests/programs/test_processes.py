@@ -19,6 +19,7 @@ import pytest
 import headway
 from headway import Limiter, RateLimited, throttle
 from programs import worker
+from waiting import NEVER
 
 TESTS = Path(__file__).parents[1]
 
@@ -38,7 +39,7 @@ def in_child(function, *args):
     if child == 0:
         answer = ("failed", "no answer")
         try:
-            signal.alarm(10)
+            signal.alarm(int(NEVER))
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 result = function(*args)
@@ -50,7 +51,7 @@ def in_child(function, *args):
             os._exit(0)
     os.close(writing)
     try:
-        ready, _, _ = select.select([reading], [], [], 20)
+        ready, _, _ = select.select([reading], [], [], 2 * NEVER)
         data = os.read(reading, 1 << 16) if ready else b""
     finally:
         os.close(reading)
@@ -165,7 +166,7 @@ def test_fork_while_threads_wait():
     assert limiter.stats().waiting == 3
     for thread in threads:
         limiter.reset()
-        thread.join(10)
+        thread.join(NEVER)
     assert served == [0, 1, 2]
 
 
@@ -215,7 +216,7 @@ def test_fork_again_and_again_while_threads_are_busy():
     finally:
         stop.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(NEVER)
     assert single.peek().in_flight == limiter.peek("ann").in_flight == 0
     assert limiter.stats().waiting == single.stats().waiting == 0
 
@@ -275,7 +276,7 @@ def test_two_spawned_processes():
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as first, context.Pool(1) as second:
         answers = [first.apply_async(worker.take_all), second.apply_async(worker.take_all)]
-        (one, form, taken), (other, _, as_many) = (answer.get(30) for answer in answers)
+        (one, form, taken), (other, _, as_many) = (answer.get(timeout=NEVER) for answer in answers)
     assert len({one, other, os.getpid()}) == 3
     assert taken == as_many == 3
     assert form == headway.compiled, "HEADWAY_PURE is inherited"

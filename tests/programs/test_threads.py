@@ -10,6 +10,7 @@ from multiprocessing.pool import ThreadPool
 import pytest
 
 from headway import AcquireTimeout, Limiter, LimiterClosed, throttle
+from waiting import NEVER
 
 pytestmark = [pytest.mark.both_forms, pytest.mark.realtime]
 
@@ -28,7 +29,7 @@ def test_a_pool_never_goes_over_the_limit():
     times.sort()
     # A grant is noted a little after it was given, so the window is measured a little short.
     assert all(later - earlier > 0.08 for earlier, later in zip(times, times[20:], strict=False))
-    assert 0.19 < times[-1] - times[0] < 2
+    assert times[-1] - times[0] > 0.19
 
 
 def test_a_pool_of_the_older_kind_and_at_most_three_inside():
@@ -55,10 +56,10 @@ def test_with_is_per_thread():
 
     def work(_):
         with limiter as outer, limiter as inner:
-            together.wait(10)
+            together.wait(NEVER)
             assert outer is not inner
             assert (outer.ended, inner.ended) == (None, None)
-        together.wait(10)
+        together.wait(NEVER)
         return outer.ended, inner.ended
 
     with ThreadPoolExecutor(4) as pool:
@@ -97,7 +98,7 @@ def test_a_block_left_in_another_thread():
     for _ in range(3):
         thread = threading.Thread(target=next, args=(generator, None))
         thread.start()
-        thread.join(10)
+        thread.join(NEVER)
     assert limiter.peek().in_flight == 0
     assert limiter.stats().completed == 2
 

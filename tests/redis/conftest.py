@@ -9,10 +9,10 @@ import itertools
 import sys
 
 import pytest
-from tests.redis.checks import TIMEOUT
 from tests.redis.clocks import WallClock, build_library
-from tests.redis.crew import Crew
+from tests.redis.engine_checks import TIMEOUT
 from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
+from tests.redis.workers import Crew
 
 from conftest import needs_program
 from headway import redis_engine
@@ -147,6 +147,6 @@ def name():
 
 @pytest.fixture
 def crew():
-    """Other processes; see `crew.py`."""
+    """Other processes; see `workers.py`."""
     with Crew() as crew:
         yield crew

@@ -8,6 +8,7 @@
 -- and the tally.
 
 local WAIT, TAKE, RESERVE, COMPLETE, ABANDON, CANCEL, SETTLE, RENEW, EXHAUST, PEEK, MARCH = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local HOLD, ENTER = 12, 13
 
 local value = call('HGET', KEYS[1], 's1')
 local record = value and string.sub(value, 1, 72) or ARGV[1]
@@ -51,6 +52,17 @@ local run = {
     end
     local mark = kind.take(ledger, at, cost)
     return {at, mark, ledger.tally}
+  end,
+  [HOLD] = function(now, cost)
+    local wait = kind.wait(ledger, now, cost)
+    if wait > 0 then
+      return {wait}
+    end
+    local mark = (kind.take_held or kind.take)(ledger, now, cost)
+    return {0, mark, ledger.tally}
+  end,
+  [ENTER] = function(now, cost, mark, tally, at)
+    return {kind.enter and kind.enter(ledger, now, cost, mark, tally, at) or mark}
   end,
   [COMPLETE] = function(now, cost, mark)
     if kind.complete then

@@ -6,13 +6,18 @@ import re
 import signal
 import time
 
-from tests.redis.crew import most_for_certain, most_in_any, wait_until
+from tests.redis.workers import longest_silence, most_for_certain, most_in_any
 
 from headway import Bucket, Concurrency, Remote, Spacing, Window
+from waiting import NEVER, wait_until
 
 LEASE = 0.5
+QUARANTINE = 0.5
+"""Seconds: no quarantine of these limits is as short."""
+LONG = 3 * NEVER
+"""Seconds: until it is told to end."""
 LIMITS = {
-    "window": Window(10, per=0.5),
+    "window": Window(10, per=0.5, remote=False),
     "window-remote": Window(10, per=0.5, remote=Remote(resolution=0, max_transit=0.3)),
     "bucket": Bucket("20/s", burst=5),
     "spacing": Spacing("50ms"),
@@ -57,8 +62,9 @@ class Load:
     With `clocks` there is one for each of them, and it goes by that wall clock.
     """
 
-    def __init__(self, crew, url, limit, seconds=2.8, *, workers=4, clocks=(), **options):
+    def __init__(self, crew, url, limit, seconds=LONG, *, workers=4, clocks=(), **options):
         self.crew = crew
+        self.seconds = seconds
         self.limit = limit
         script = LOAD.format(limit=limit, seconds=seconds, options=options)
         self.workers = [crew.start(url, script, clock=clock) for clock in clocks or [None] * workers]
@@ -82,13 +88,28 @@ class Load:
         time.sleep(0.3)
         return self
 
+    def await_uses(self, since, count=8):
+        """Wait until it has used so many, all of them after that moment."""
+        wait_until(lambda: sum(use > since for use in self.crew.uses()) >= count, "uses")
+
+    def await_quarantine(self, since):
+        """Wait until it has heard of a quarantine, after that moment, and has used some after its end."""
+
+        def over():
+            silence, began = longest_silence([use for use in self.crew.uses() if use > since - 0.6])
+            return silence > QUARANTINE and self.crew.uses()[-1] > began + silence + 0.2
+
+        wait_until(over, "uses after a quarantine")
+
     def pause_state(self):
         """Have it end now, whoever waits."""
         for worker in self.workers:
             worker.process.send_signal(signal.SIGTERM)
 
     def end(self):
-        """Wait for the end; all uses."""
+        """Have it end, if it was not given a time, and wait for that; all uses."""
+        if self.seconds == LONG:
+            self.pause_state()
         for worker in self.workers:
             self._hear(worker, until="done")
             assert worker.join() == ""

@@ -5,12 +5,12 @@ import json
 import time
 
 import pytest
-from tests.redis.crew import wait_until
 from typer.testing import CliRunner
 
 from headway import AllOf, Concurrency, Limiter, Remote, Window
 from headway.cli.app import app
 from headway.engines.redis.inspection.scanner import LedgerScanner
+from waiting import NEVER, wait_until
 
 pytestmark = pytest.mark.realtime
 
@@ -84,8 +84,8 @@ def test_a_permit_that_is_given_up_counts_once(valkey, url, name, kind):
 def test_what_ends_or_lives_is_not_counted_and_costs_nothing(valkey, url, name, kind):
     limiter = Limiter(LIMITS[kind], name=name, engine=url)
     for end in ("complete", "cancel"):
-        getattr(limiter.acquire(timeout=5), end)()
-    limiter.acquire(timeout=5).settle(2)
+        getattr(limiter.acquire(timeout=NEVER), end)()
+    limiter.acquire(timeout=NEVER).settle(2)
     if kind == "concurrency":
         with limiter:
             time.sleep(3 * LEASE)  # its holder's process says that it lives

@@ -100,7 +100,7 @@ def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed)
         engine.fixed_time = 0.0
 
 
-def test_those_who_find_nothing_left_stand_in_their_order(server, name):
+def test_requests_that_find_nothing_left_queue_in_their_order(server, name):
     """Of thirty who say the same ten are granted, and the others stand, with tickets of their own."""
     limiter = Limiter("10 concurrent", name=name, engine=server.url)
     ledger = limiter._shared.ledgers.registry.ledger((None,))
@@ -119,7 +119,7 @@ def test_those_who_find_nothing_left_stand_in_their_order(server, name):
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("task", [False, True])
-def test_who_asks_anew_finds_all_that_was_given_back(valkey, name, task):
+def test_a_retry_finds_all_that_was_given_back(valkey, name, task):
     """However many do so at once, as when a pause changes: what is given back goes ahead of the questions."""
     limiter = Limiter(Window(200, per=3600), name=name, engine=valkey.url, engine_timeout=5)
     for permit in [limiter.acquire() for _ in range(200)]:

@@ -9,7 +9,7 @@ import pytest
 import redis
 import redis.asyncio
 import redis.sentinel
-from tests.redis.checks import TIMEOUT, check_verbs
+from tests.redis.engine_checks import TIMEOUT, check_verbs
 from tests.redis.servers import HOST
 
 from headway import Limiter, redis_engine

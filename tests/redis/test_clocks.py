@@ -9,10 +9,10 @@ import threading
 import time
 
 import pytest
-from tests.redis.crew import wait_until
 from tests.redis.load import LEASE, LIMITS, Load, excess
 
 from headway import FixedWindow, Limiter, Remote, Window
+from waiting import NEVER, SOON, wait_until
 
 pytestmark = pytest.mark.realtime
 
@@ -27,11 +27,11 @@ def test_the_clock_of_a_server_is_set_under_load(crew, make_server, make_clock, 
     """By an hour, all its keys expire; by two seconds, the ledger is there and its permits look older than they are."""
     limit, clock = LIMITS[kind], make_clock()
     server = make_server(clock=clock)
-    load = Load(crew, f"{server.url}?lease={LEASE}", limit, seconds=10).run()
+    load = Load(crew, f"{server.url}?lease={LEASE}", limit).run()
     clock.set(step)
     was_set = time.monotonic()
     stated = stated_quarantine(load, server.url)
-    wait_until(lambda: crew.uses()[-1] > was_set + stated + 0.2, "grants after a quarantine", within=8)
+    wait_until(lambda: crew.uses()[-1] > was_set + stated + 0.2, "grants after a quarantine")
     load.pause_state()
     uses = load.end()
     assert excess(limit, uses) <= 0
@@ -39,7 +39,7 @@ def test_the_clock_of_a_server_is_set_under_load(crew, make_server, make_clock, 
     assert noticed > was_set
     # The others hear of it a moment later, and may use until then what they had been promised.
     again = min(use for use in uses if use > noticed + 0.1)
-    assert 0.99 * stated < again - noticed < stated + 2
+    assert 0.99 * stated < again - noticed < stated + SOON
 
 
 def stated_quarantine(load, url):
@@ -49,7 +49,9 @@ def stated_quarantine(load, url):
     return registry.quarantine(registry.ledger((None,)))[0] / 1e6
 
 
-def test_an_end_that_comes_after_a_step_serves_nobody_by_the_new_time(make_server, make_clock, connect, name):
+def test_a_release_after_a_clock_step_serves_no_waiter_by_the_new_time(
+    make_server, make_clock, connect, name
+):
     """Nobody waits for the answer to an end, but the queue is served by it: the time is looked at all the same."""
     clock = make_clock()
     server = make_server(clock=clock)
@@ -57,7 +59,9 @@ def test_an_end_that_comes_after_a_step_serves_nobody_by_the_new_time(make_serve
     holder, other = (Limiter(limit, name=name, engine=connect(f"{server.url}?lease=1")) for _ in range(2))
     held = [holder.acquire(), holder.acquire()]
     granted = []
-    waiting = threading.Thread(target=lambda: granted.append((other.acquire(timeout=20), time.monotonic())))
+    waiting = threading.Thread(
+        target=lambda: granted.append((other.acquire(timeout=NEVER), time.monotonic()))
+    )
     waiting.start()
     wait_until(lambda: holder.peek().waiting == 1, "somebody who waits")
     client, (seconds, _) = server.client(), server.client().time()
@@ -65,28 +69,28 @@ def test_an_end_that_comes_after_a_step_serves_nobody_by_the_new_time(make_serve
     wait_until(lambda: client.time()[0] >= seconds + 9, "the new time")
     ended = time.monotonic()
     held.pop().complete()
-    waiting.join(20)
+    waiting.join(NEVER)
     ((permit, at),) = granted
     for one in (permit, *held):
         one.complete()
     assert at - ended > 2
 
 
-def test_a_step_forward_is_not_seen_by_who_comes_new(make_server, make_clock, connect, name):
+def test_a_step_forward_is_not_seen_by_a_new_client(make_server, make_clock, connect, name):
     """As documented: it is given what looks free, which is twice the limit; until somebody asks who knows better."""
     clock = make_clock()
     server = make_server(clock=clock)
     limiter, newcomer = (
-        Limiter(Window(5, per=3), name=name, engine=connect(f"{server.url}?lease={LEASE}")) for _ in range(2)
+        Limiter(Window(5, per=60), name=name, engine=connect(f"{server.url}?lease={LEASE}")) for _ in range(2)
     )
     begin = time.monotonic()
     assert all(limiter.try_acquire() for _ in range(5))
     client, (seconds, _) = server.client(), server.client().time()
-    clock.set(4)
-    wait_until(lambda: client.time()[0] > seconds + 3, "the new time")
+    clock.set(62)
+    wait_until(lambda: client.time()[0] > seconds + 60, "the new time")
     granted = [newcomer.try_acquire() for _ in range(6)]
     assert sum(map(bool, granted)) == 5
-    assert time.monotonic() - begin < 3  # all ten in one window
+    assert time.monotonic() - begin < 60  # all ten in one window
     assert limiter.try_acquire().reason == "quarantine"
     assert newcomer.try_acquire().reason == "quarantine"
 
@@ -95,11 +99,12 @@ def test_a_small_step_forward_is_seen_too(make_server, make_clock, name, caplog)
     """A command may be under way for as long as its time-out; but it rarely is, and it is known when it was."""
     clock = make_clock()
     server = make_server(clock=clock)
-    limiter = Limiter(Window(5, per=2), name=name, engine=f"{server.url}?lease=0.1", engine_timeout=2)
+    limit = Window(5, per=2, remote=False)
+    limiter = Limiter(limit, name=name, engine=f"{server.url}?lease=0.1", engine_timeout=2)
     begin = time.monotonic()
     assert all(limiter.try_acquire() for _ in range(5))
     clock.set(0.9)
-    wait_until(limiter.try_acquire, "the next window", within=10)
+    wait_until(limiter.try_acquire, "the next window")
     assert time.monotonic() - begin > 2
     assert "the server's clock was set" in caplog.text
 

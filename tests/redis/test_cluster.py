@@ -8,13 +8,14 @@ import time
 from typing import Any
 
 import pytest
-from tests.redis.checks import TIMEOUT, check_verbs, check_wake, short_lease
+from tests.redis.engine_checks import TIMEOUT, check_verbs, check_wake, short_lease
 from tests.redis.servers import HOST, eventually, make_certificate
 
 from headway import Limiter, Remote, Window
 from headway.engines.redis.cluster import pubsub
 from headway.engines.redis.cluster.engine import slot_of
 from headway.errors import EngineUnavailable
+from waiting import NEVER, SOON
 
 pytestmark = pytest.mark.slow
 
@@ -54,14 +55,14 @@ def test_a_cluster_spreads_ledgers(cluster, connect):
 
 @pytest.mark.realtime
 def test_waiters_on_many_nodes(cluster, connect):
-    engine = connect(f"{cluster.url}?lease=60")
+    engine = connect(f"{cluster.url}?lease=300")
     limiter = Limiter("1 concurrent", name="many", engine=engine, engine_timeout=TIMEOUT)
     keys = [f"k{i}" for i in range(12)]
 
     async def tasks():
         for _ in range(2):
             permits = [await limiter.acquire_async(key) for key in keys]
-            waiting = [asyncio.create_task(limiter.acquire_async(key, timeout=20)) for key in keys]
+            waiting = [asyncio.create_task(limiter.acquire_async(key, timeout=NEVER)) for key in keys]
             await asyncio.sleep(0.5)
             assert not any(task.done() for task in waiting)
             began = time.monotonic()
@@ -69,14 +70,14 @@ def test_waiters_on_many_nodes(cluster, connect):
                 permit.complete()
             for task in waiting:
                 (await task).complete()
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < SOON
 
     asyncio.run(tasks())
 
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("topology", ["valkey", "cluster"])
-def test_news_reach_everybody(request, topology, connect):
+def test_news_reach_every_process(request, topology, connect):
     """A pause that another process calls for moves the slot of one who sleeps already."""
     servers = request.getfixturevalue(topology)
     url = servers.url
@@ -92,7 +93,7 @@ def test_news_reach_everybody(request, topology, connect):
     began = time.monotonic()
     threading.Timer(0.2, other.pause, (1.0,)).start()
     slow.acquire()
-    assert 1.1 < time.monotonic() - began < 4
+    assert time.monotonic() - began > 1.1
 
 
 def move_slot(cluster, key, *, between=lambda: None):
@@ -116,7 +117,7 @@ def move_slot(cluster, key, *, between=lambda: None):
 def test_a_slot_that_is_moved(make_cluster, connect):
     cluster = make_cluster()
     engine = connect(short_lease(cluster.url, 1))
-    limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT)
+    limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT, remote=False)
     limiter.acquire()
     fresh = Limiter("5/s", name="fresh", engine=engine, engine_timeout=TIMEOUT)
 
@@ -127,14 +128,14 @@ def test_a_slot_that_is_moved(make_cluster, connect):
     _, new = move_slot(cluster, "headway:{moving}")
     grants = []
     for _ in range(8):
-        limiter.acquire(timeout=10).complete()
+        limiter.acquire(timeout=NEVER).complete()
         grants.append(time.monotonic())
-    asyncio.run(limiter.acquire_async(timeout=10))
+    asyncio.run(limiter.acquire_async(timeout=NEVER))
     assert new.client().exists("headway:{moving}")
     assert all(later - first > 0.28 for first, later in zip(grants, grants[5:], strict=False))
     # A ledger that is made while its slot is on its way is made at the new node: ASK.
     move_slot(cluster, "headway:{fresh}", between=between)
-    assert fresh.acquire(timeout=10)
+    assert fresh.acquire(timeout=NEVER)
 
 
 @pytest.mark.realtime
@@ -150,7 +151,7 @@ def test_a_waiter_whose_slot_is_moved(make_cluster, connect):
     eventually(lambda: limiter.peek().waiting, "somebody who waits")
     move_slot(cluster, "headway:{wake}")
     permit.complete()
-    thread.join(30)
+    thread.join(NEVER)
     got[0].complete()
     check_wake(engine)
 
@@ -168,7 +169,7 @@ def test_an_end_that_waits_for_a_node_is_not_overtaken_at_another(make_cluster, 
     posts = engine.pool_of(permits[0]._decision.ledger).release_sender
     with posts.lock:
         permits.pop().complete()
-        eventually(lambda: posts.unheard, "an end that waits")
+        eventually(lambda: posts.outstanding, "an end that waits")
         old, _ = move_slot(cluster, "headway:{late}")
         assert limiter.peek().in_flight == 4
         for permit in permits:
@@ -226,31 +227,31 @@ def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
     eventually(lambda: len(engine.pools()) >= 3, "the map")
     dead.kill()
     permit.complete()
-    began = time.monotonic()
 
     def served():
         with contextlib.suppress(EngineUnavailable):
             return limiter.try_acquire()
 
-    eventually(served, "the promoted replica", within=30, every=0.1).complete()
+    eventually(served, "the promoted replica", every=0.1).complete()
     assert client.info("replication")["role"] == "master"
-    assert time.monotonic() - began < 25
-    asyncio.run(limiter.acquire_async(timeout=20)).complete()
-    eventually(lambda: not any(pool.release_sender.unheard for pool in engine.pools()), "letters that arrive")
+    asyncio.run(limiter.acquire_async(timeout=NEVER)).complete()
+    eventually(
+        lambda: not any(pool.release_sender.outstanding for pool in engine.pools()), "letters that arrive"
+    )
     check_wake(engine)
 
 
 @pytest.mark.realtime
-def test_channels_are_kept_only_while_somebody_waits(cluster, connect, monkeypatch):
+def test_channels_are_kept_only_while_a_waiter_is_there(cluster, connect, monkeypatch):
     """Two limiters of one name share a channel: it ends when nobody waits in either."""
     monkeypatch.setattr(pubsub, "LINGER", 0.2)
-    engine = connect(f"{cluster.url}?lease=60")
+    engine = connect(f"{cluster.url}?lease=300")
     limiters = [Limiter("1 concurrent", name="wake", engine=engine, engine_timeout=TIMEOUT) for _ in range(2)]
     node = cluster.owner("headway:{wake}").client()
     permit = limiters[0].acquire()
     got: list[Any] = []
     threads = [
-        threading.Thread(target=lambda one=one: got.append(one.acquire(timeout=20))) for one in limiters
+        threading.Thread(target=lambda one=one: got.append(one.acquire(timeout=NEVER))) for one in limiters
     ]
     for thread in threads:
         thread.start()
@@ -261,7 +262,7 @@ def test_channels_are_kept_only_while_somebody_waits(cluster, connect, monkeypat
         permit.complete()
         ended = time.monotonic()
         eventually(lambda count=count: len(got) == count, "the next one")
-        assert time.monotonic() - ended < 10
+        assert time.monotonic() - ended < SOON
         permit = got[-1]
     permit.complete()
     eventually(lambda: not node.execute_command("PUBSUB SHARDCHANNELS"), "the end of the channel")

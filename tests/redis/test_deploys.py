@@ -10,8 +10,8 @@ from struct import pack
 from typing import Any
 
 import pytest
-from tests.redis.crew import Use, most_for_certain
 from tests.redis.servers import eventually
+from tests.redis.workers import Use, most_for_certain
 
 from headway import Limiter, RateLimited
 from headway.engines.redis.client import registry
@@ -103,7 +103,7 @@ def test_first_come_first_served_whatever_the_number_of_parts(sides, before, aft
 
 
 @pytest.mark.realtime
-def test_who_gives_up_and_who_dies_hold_nobody_up(sides):
+def test_waiters_that_give_up_or_die_block_no_other(sides):
     old, new = both = sides("1 concurrent", "1 concurrent; 100/s; 9/s burst 9")
     permit = old.acquire()
     with pytest.raises(RateLimited):
@@ -123,7 +123,7 @@ def test_who_gives_up_and_who_dies_hold_nobody_up(sides):
 @pytest.mark.parametrize("limit", ["1 concurrent", "100/s; 1 concurrent"])
 @pytest.mark.parametrize("called", [False, True])
 @pytest.mark.parametrize("turn", [1, -1])
-def test_who_speaks_up_seldom_keeps_what_it_has(sides, limit, called, turn):
+def test_a_holder_with_a_long_lease_keeps_its_permit(sides, limit, called, turn):
     """A deploy that makes the lease shorter: for the new ones, the old ones are silent for longer than one."""
     seldom, often = sides(limit, limit, leases=(LEASE, 0.4)[::turn])[::turn]
     first = often.acquire()
@@ -144,7 +144,7 @@ def test_who_speaks_up_seldom_keeps_what_it_has(sides, limit, called, turn):
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("turn", [1, -1])
-def test_who_speaks_up_seldom_keeps_its_place(sides, turn):
+def test_a_waiter_with_a_long_lease_keeps_its_place(sides, turn):
     """As above, of who stands in the queue."""
     seldom, often = sides("1 concurrent", "1 concurrent", leases=(LEASE, 0.4)[::turn])[::turn]
     first = often.acquire()
@@ -161,7 +161,7 @@ def test_who_speaks_up_seldom_keeps_its_place(sides, turn):
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("turn", [1, -1])
-def test_nothing_is_minted_and_nobody_is_stuck(sides, turn):
+def test_nothing_is_minted_and_no_waiter_is_stuck(sides, turn):
     """Threads of both sides take, hold and hand back: never more than the parts that both have."""
     limits = ("2 concurrent; 10 per 200ms", "2 concurrent; 10 per 200ms; 500/s burst 500")[::turn]
     both = sides(*limits)
@@ -199,7 +199,7 @@ def test_nothing_is_minted_and_nobody_is_stuck(sides, turn):
 @pytest.mark.realtime
 @pytest.mark.parametrize("turn", [1, -1])
 @pytest.mark.parametrize("limit", ["20/s", "20/s burst 3"])
-def test_who_could_be_promised_a_time_does_not_overtake_who_stands(sides, limit, turn):
+def test_a_caller_that_could_reserve_does_not_overtake_the_queue(sides, limit, turn):
     """One rule alone promises times; while others stand in the queue for it, all do."""
     promising, queueing = sides(*(limit, f"{limit}; 9 concurrent")[::turn])[::turn]
     stop = threading.Event()
@@ -232,7 +232,7 @@ def test_the_part_of_a_few_is_kept_as_long_as_the_ledger(sides, server):
     assert added >= root - 1000 > 3_500_000
 
 
-def test_an_added_part_counts_for_who_knows_it(sides):
+def test_an_added_part_counts_for_processes_that_know_it(sides):
     old, new = sides("10/minute", "10/minute; 3/day")
     assert [bool(new.try_acquire()) for _ in range(4)] == [True, True, True, False]
     assert [bool(old.try_acquire()) for _ in range(8)] == [True] * 7 + [False]

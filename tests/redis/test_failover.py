@@ -11,17 +11,18 @@ import itertools
 import time
 
 import pytest
-from tests.redis.crew import Crew, wait_until
 from tests.redis.load import Load, excess
 from tests.redis.servers import HOST, eventually, in_step
+from tests.redis.workers import Crew
 
 from headway import Bucket, Limiter, Remote, Window
 from headway.engines.redis.script.codec import Meta
+from waiting import SOON, wait_until
 
 pytestmark = [pytest.mark.realtime, pytest.mark.slow]
 
 LIMITS = [
-    Window(20, per=5),
+    Window(20, per=5, remote=False),
     Window(20, per=5, remote=Remote(resolution=0, max_transit=0.5)),
     Bucket("4/s", burst=20),
 ]
@@ -79,8 +80,8 @@ def check_failover(url, primary, replica, crew):
     From when a loss is noticed nothing is granted until the stated quarantine is over, and then at once.
     """
     url = f"{url}?lease=0.5"
-    careful = [Load(crew(), url, limit, seconds=20, workers=2) for limit in LIMITS]
-    trusting = Load(crew(), url, LIMITS[0], seconds=20, workers=2, on_ledger_loss="trust")
+    careful = [Load(crew(), url, limit, workers=2) for limit in LIMITS]
+    trusting = Load(crew(), url, LIMITS[0], workers=2, on_ledger_loss="trust")
     everybody = [*careful, trusting]
     for load in everybody:
         load.await_knowledge()
@@ -117,7 +118,7 @@ def check_failover(url, primary, replica, crew):
         assert noticed > killed
         # The others hear of it a moment later, and may use until then what they had been promised.
         again = min(use for use in uses if use > noticed + 0.1)
-        assert 0.99 * stated < again - noticed < stated + 2
+        assert 0.99 * stated < again - noticed < stated + SOON
     assert excess(trusting.limit, trusting.end()) > 0
     assert not trusting.quarantines
 

@@ -8,9 +8,9 @@ import threading
 import time
 
 import pytest
-from tests.redis.checks import check_reset
-from tests.redis.crew import spent
+from tests.redis.engine_checks import check_reset
 from tests.redis.servers import eventually
+from tests.redis.workers import spent
 
 import headway
 from headway import (
@@ -25,6 +25,7 @@ from headway import (
     Spacing,
     Window,
 )
+from waiting import NEVER, SOON
 
 KINDS = [
     Bucket("1/s", burst=3),
@@ -96,7 +97,7 @@ def test_a_window_with_a_remote_waits_for_its_permits(server, name):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(NEVER)
     times.sort()
     assert len(times) == 6
     assert all(later - earlier >= 0.2 for earlier, later in zip(times, times[2:], strict=False))
@@ -116,7 +117,7 @@ def test_concurrency_is_passed_on_to_who_came_first(server, name):
         for number in range(20):
             tasks.append(asyncio.create_task(call(number)))
             await asyncio.sleep(0.001)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(NEVER):
             await asyncio.gather(*tasks)
 
     asyncio.run(main())
@@ -149,10 +150,10 @@ def test_who_waits_for_its_host_does_not_block_others(server, name):
         held = await limiter.acquire_async({"host": "a"})
         waiter = asyncio.create_task(limiter.acquire_async({"host": "a"}))
         await asyncio.sleep(0.1)
-        other = await asyncio.wait_for(limiter.acquire_async({"host": "b"}), 5)
+        other = await asyncio.wait_for(limiter.acquire_async({"host": "b"}), NEVER)
         assert not waiter.done()
         held.complete()
-        permit = await asyncio.wait_for(waiter, 5)
+        permit = await asyncio.wait_for(waiter, NEVER)
         permit.complete()
         other.complete()
 
@@ -166,7 +167,7 @@ def test_a_wait_that_cannot_end_in_time_fails_at_once_or_at_its_deadline(server,
     begin = time.monotonic()
     with pytest.raises(AcquireTimeout) as caught:
         limiter.acquire(timeout=0.2)
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < SOON
     assert caught.value.reason == "timeout"
     assert caught.value.timeout == 0.2
     eventually(lambda: limiter.peek().waiting == 0, "a place given back")
@@ -207,7 +208,7 @@ def test_a_cancelled_wait_gives_its_place_back(server, name):
         await asyncio.sleep(0.1)
         assert limiter.peek().waiting == 1
         held.complete()
-        permit = await asyncio.wait_for(second, 5)
+        permit = await asyncio.wait_for(second, NEVER)
         permit.complete()
         await asyncio.sleep(0.1)
         assert limiter.peek().in_flight == 0
@@ -250,7 +251,7 @@ def test_a_spacing_bounds_what_is_reserved(server, name):
         limiter.reserve()
     begin = time.monotonic()
     limiter.acquire()
-    assert 0.3 < time.monotonic() - begin < 5
+    assert time.monotonic() - begin > 0.3
 
 
 def test_a_pause_holds_everybody_up_and_moves_who_sleeps(server, name):
@@ -263,7 +264,7 @@ def test_a_pause_holds_everybody_up_and_moves_who_sleeps(server, name):
         await asyncio.sleep(0.01)
         await limiter.pause_async(0.4)
         assert (await limiter.try_acquire_async()).reason == "paused"
-        await asyncio.wait_for(sleeper, 5)
+        await asyncio.wait_for(sleeper, NEVER)
         assert time.monotonic() - begin >= 0.4
 
     asyncio.run(main())
@@ -372,7 +373,7 @@ def test_close_ends_waiters(server, name):
     thread.start()
     time.sleep(0.1)
     limiter.close()
-    thread.join(5)
+    thread.join(NEVER)
     assert ended == [True]
     with pytest.raises(headway.LimiterClosed):
         limiter.try_acquire()
@@ -420,12 +421,12 @@ def test_a_permit_that_comes_back_in_time_is_waited_for(server, name):
     limiter = Limiter("1 concurrent", name=name, engine=server.url)
     held = limiter.acquire()
     threading.Timer(0.1, held.complete).start()
-    limiter.acquire(timeout=2).complete()
+    limiter.acquire(timeout=NEVER).complete()
     held = limiter.acquire()
     begin = time.monotonic()
     with pytest.raises(RateLimited):
         limiter.acquire(timeout=0.2)
-    assert 0.2 <= time.monotonic() - begin < 2
+    assert 0.2 <= time.monotonic() - begin < SOON
     held.complete()
 
 
@@ -440,7 +441,7 @@ def test_a_pause_of_the_limiter_holds_every_key_up(server, name):
         await asyncio.sleep(0.01)
         await other.pause_async(0.5)
         assert (await other.try_acquire_async("bob")).reason == "paused"
-        await asyncio.wait_for(asyncio.gather(*sleepers), 5)
+        await asyncio.wait_for(asyncio.gather(*sleepers), NEVER)
         assert time.monotonic() - begin >= 0.5
         await other.pause_async(60)
         await other.pause_async(0)

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.redis.crew import most_in_any, wait_until
 from tests.redis.servers import HOST, free_port
+from tests.redis.workers import most_in_any
 
 from conftest import find_program
 from headway import Limiter
+from waiting import NEVER, wait_until
 
 pytestmark = [pytest.mark.realtime, pytest.mark.slow]
 
@@ -63,7 +64,7 @@ class Program:
     def log(self):
         return self._log.read_text(errors="replace")
 
-    def wait_until(self, holds, what, within=15.0):
+    def wait_until(self, holds, what, within=NEVER):
         """Wait until `holds()`; if it never does, what the program wrote is told."""
         try:
             wait_until(lambda: holds() or self.process.poll() is not None, what, within=within)
@@ -75,11 +76,11 @@ class Program:
         """SIGTERM, for which all three finish what they do; whoever is left after that is killed."""
         self.process.terminate()
         try:
-            self.process.wait(10)
+            self.process.wait(NEVER)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(NEVER)
 
 
 class Arrival(NamedTuple):
@@ -117,7 +118,7 @@ class Example:
         return self._programs[-1]
 
     def run_file(self, file):
-        subprocess.run([sys.executable, file], cwd=self.folder, check=True, timeout=20)
+        subprocess.run([sys.executable, file], cwd=self.folder, check=True, timeout=NEVER)
 
     def arrivals(self):
         if not self.arrivals_file.exists():
@@ -190,7 +191,7 @@ def test_rq(example, valkey):
     assert len({arrival.process for arrival in arrivals}) == len(ORDERS)  # a child for each
     limiter = Limiter("4 per 500ms", name="tasks:send", engine=valkey.url, remote=True)
     # Long before the permits of dead holders would come back (max_transit is 10 s): each said that it had ended.
-    wait_until(lambda: limiter.peek().in_flight == 0, "every end", within=5)
+    wait_until(lambda: limiter.peek().in_flight == 0, "every end")
 
 
 # gunicorn

@@ -4,10 +4,10 @@
 import asyncio
 
 import pytest
-from tests.redis.crew import wait_until
 
 from headway import Limiter, Remote, Spacing, Window
 from headway.errors import InvalidArgument
+from waiting import NEVER, wait_until
 
 OTHERS = {
     "bucket": "1/hour burst 2",
@@ -35,14 +35,14 @@ def test_an_override_may_be_of_another_kind(server, name, base, own):
     wait_until(lambda: limiter.peek("vip").in_flight == 0, "what was ended")
 
 
-def test_who_waits_for_an_override_stands_in_its_queue(server, name):
+def test_a_waiter_for_an_override_stands_in_its_queue(server, name):
     """The limiter's own kind would promise a time, that of the key cannot."""
     limiter = Limiter("100/s burst 10", name=name, engine=server.url, overrides={"vip": "1 concurrent"})
 
     async def main():
         held = await limiter.acquire_async("vip")
         assert held.expires_in > 1
-        waiting = asyncio.create_task(limiter.acquire_async("vip", timeout=5))
+        waiting = asyncio.create_task(limiter.acquire_async("vip", timeout=NEVER))
         while limiter.stats().waiting == 0:  # noqa: ASYNC110 - it is asked for in vain first
             await asyncio.sleep(0.01)
         held.complete()

@@ -8,6 +8,7 @@ import pytest
 from tests.redis.servers import eventually
 
 from headway import Limiter
+from waiting import NEVER
 
 
 @pytest.fixture
@@ -27,14 +28,14 @@ def test_it_expires_also_if_its_ledger_was_prolonged_before(limiter, server, nam
     for part in "qwh":
         assert client.pttl(f"headway:{{{name}}}:{part}") >= client.pttl(f"headway:{{{name}}}") - 1000
     held.complete()
-    thread.join(30)
+    thread.join(NEVER)
     eventually(
         lambda: not client.exists(*(f"headway:{{{name}}}:{part}" for part in "qwhb")), "an empty queue"
     )
 
 
 @pytest.mark.realtime
-def test_who_stands_does_not_stand_behind_the_dead_of_a_ledger_that_is_gone(limiter, server, name):
+def test_a_waiter_does_not_stand_behind_entries_of_an_expired_ledger(limiter, server, name):
     """The root has expired, and its queue was left."""
     client = server.client()
     for number in range(1, 4):
@@ -51,10 +52,10 @@ def test_who_stands_does_not_stand_behind_the_dead_of_a_ledger_that_is_gone(limi
 
     thread = threading.Thread(target=wait)
     thread.start()
-    eventually(lambda: limiter.peek().waiting == 1, "the one who waits", within=3)
+    eventually(lambda: limiter.peek().waiting == 1, "the one who waits")
     assert client.zcard(f"headway:{{{name}}}:q") == 1
     assert client.hlen(f"headway:{{{name}}}:w") == 1
     held.complete()
-    thread.join(8)
+    thread.join(NEVER)
     assert got
-    thread.join(30)
+    thread.join(NEVER)

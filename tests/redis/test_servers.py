@@ -136,7 +136,7 @@ def test_proxy_passes_and_delays(valkey, make_proxy):
     proxy.delay(0.2)
     began = time.monotonic()
     assert client.incr("n") == 1
-    assert 0.2 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.2
     proxy.heal()
     proxy.delay(requests=0.3)
     asking = threading.Thread(target=client.incr, args=("n",))

@@ -11,12 +11,13 @@ import time
 import traceback
 
 import pytest
-from tests.redis.checks import TIMEOUT, check_verbs, check_wake, check_wake_async, short_lease
-from tests.redis.crew import Use, most_for_certain
+from tests.redis.engine_checks import TIMEOUT, check_verbs, check_wake, check_wake_async, short_lease
 from tests.redis.servers import HOST, eventually
+from tests.redis.workers import Use, most_for_certain
 
 from headway import Limiter
 from headway.errors import EngineUnavailable
+from waiting import NEVER
 
 # -- one server ------------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ def test_a_primary_that_became_a_replica(make_sentinels, connect, kind):
     async def tasks():
         await limiter.acquire_async()
         change()
-        await limiter.acquire_async(timeout=20)
+        await limiter.acquire_async(timeout=NEVER)
 
     def change():
         new.client().replicaof("NO", "ONE")
@@ -123,15 +124,15 @@ def test_a_primary_that_became_a_replica(make_sentinels, connect, kind):
     elif kind == "thread":
         limiter.acquire()
         change()
-        limiter.acquire(timeout=20)
+        limiter.acquire(timeout=NEVER)
     else:
         held.acquire().complete()
-        eventually(lambda: not engine.pools()[0].release_sender.unheard, "the letter's answer")
+        eventually(lambda: not engine.pools()[0].release_sender.outstanding, "the letter's answer")
         permit = held.acquire()
         change()
         permit.complete()
-        eventually(lambda: not engine.pools()[0].release_sender.unheard, "the letter's answer")
-        held.acquire(timeout=20).complete()
+        eventually(lambda: not engine.pools()[0].release_sender.outstanding, "the letter's answer")
+        held.acquire(timeout=NEVER).complete()
     assert new.client().dbsize()
 
 
@@ -145,19 +146,19 @@ def test_a_failover_is_followed(make_sentinels, connect, kill):
     """
     sentinels = make_sentinels(replicas=2, min_replicas_to_write=1)
     engine = connect(short_lease(sentinels.url, 1))
-    limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT)
+    limiter = Limiter("5 per 300ms", name="moving", engine=engine, engine_timeout=TIMEOUT, remote=False)
     grants, stop = [], threading.Event()
 
     def use():
         while not stop.is_set():
             with contextlib.suppress(EngineUnavailable):
-                grants.append(Use.of(limiter.acquire(timeout=5)))
+                grants.append(Use.of(limiter.acquire(timeout=NEVER)))
             time.sleep(0.005)
 
     async def use_async():
         while not stop.is_set():
             with contextlib.suppress(EngineUnavailable):
-                grants.append(Use.of(await limiter.acquire_async(timeout=5)))
+                grants.append(Use.of(await limiter.acquire_async(timeout=NEVER)))
             await asyncio.sleep(0.005)
 
     users = [threading.Thread(target=use), threading.Thread(target=lambda: asyncio.run(use_async()))]
@@ -173,7 +174,7 @@ def test_a_failover_is_followed(make_sentinels, connect, kill):
     finally:
         stop.set()
         for user in users:
-            user.join(20)
+            user.join(NEVER)
     assert most_for_certain(0.3, grants) <= 5
     check_wake(engine)
     asyncio.run(check_wake_async(engine))

@@ -40,6 +40,8 @@ VERBS = (
     "exhaust",
     "look",
     "march",
+    "hold",
+    "enter",
 )
 SEEDS = range(100)
 SIZE = 160
@@ -99,9 +101,9 @@ def near(numbers):
     return unpack(f"<{len(numbers)}d", doubles(*numbers))
 
 
-def split_runs(numbers, ends):
+def split_runs(numbers, ends, more=0):
     """The lists behind the numbers of a state; what the state says of their ends must be so."""
-    at, lists = ends[-1] + 5, []
+    at, lists = ends[-1] + 5 + more, []
     for first in ends:
         size, total, low, high, count = numbers[first : first + 5]
         length = int(numbers[at])
@@ -119,8 +121,8 @@ def as_core(kind, numbers):
     """A script's state in the order of the core's."""
     match kind:
         case "window":
-            cooling, out = split_runs(numbers, (2, 7))
-            return (numbers[0], *cooling, -1, *out)
+            cooling, out = split_runs(numbers, (2, 7), 1)
+            return (numbers[0], numbers[12], *cooling, -1, *out)
         case "bucket":
             return numbers
         case "spacing":
@@ -194,18 +196,20 @@ def long_trace(dice, limit):
     permits = []
     for _ in range(150):
         now += dice.randint(1, 30)
-        trace.append(("take", now, 2))
-        permits.append(ledger.take(now, 2))
+        verb = dice.choice(("take", "hold"))
+        trace.append((verb, now, 2))
+        permits.append((ledger.take if verb == "take" else ledger.take_held)(now, 2))
     dice.shuffle(permits)
     for mark in permits:
         now += dice.randint(0, 30)
         ends = [("complete", now, 1, mark), ("cancel", now, 2, mark, 0), ("settle", now, 2, mark, 0, 1)]
-        trace.append(dice.choice([*ends, ("renew", now, 2, mark), ("take", now, 1)]))
+        more = [("renew", now, 2, mark), ("take", now, 1), ("enter", now, 2, mark, 0, now - 20)]
+        trace.append(dice.choice([*ends, *more]))
         trace.append(("look", now, dice.randint(1, limit.capacity)))
     return trace
 
 
-@pytest.mark.parametrize("remote", [None, Remote(max_transit=1), "concurrency"])
+@pytest.mark.parametrize("remote", [None, False, Remote(max_transit=1), "concurrency"])
 def test_lists_that_are_longer_than_what_is_read_at_once(remote, server) -> None:
     concurrent = remote == "concurrency"
     limit = Concurrency(400) if concurrent else Window(400, per="10ms", remote=remote)

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.redis.storms import HELD, STORMS, Storm, run, settled
+from tests.redis.cancellation import HELD, STORMS, Storm, run, settled
 
 from headway import Limiter
 
@@ -35,7 +35,7 @@ def test_what_the_cancelled_were_granted_goes_back(valkey, proxy, name, kind):
 
 
 def test_one_loop_after_another_with_commands_under_way(proxy, name):
-    limiter = Limiter(HELD, name=name, engine=f"{proxy.url}?lease=30", engine_timeout=5)
+    limiter = Limiter(HELD, name=name, engine=f"{proxy.url}?lease=300", engine_timeout=5)
     storm = Storm("window", limiter)
 
     proxy.delay(answers=0.004)

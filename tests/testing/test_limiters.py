@@ -7,6 +7,7 @@ import pytest
 
 from headway import Limiter
 from headway.testing import ManualClock, disabled, run, virtual_time
+from waiting import NEVER
 
 SECOND = 10**9
 
@@ -43,7 +44,7 @@ def test_threads_share_it(limiter):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(NEVER)
     assert served == [0] * 10 + [60] * 10 + [120] * 4
 
 

@@ -71,8 +71,8 @@ def _(limit: Window) -> list[str]:
     subject = "It may" if limit.count == 1 else f"All {limit.count} may"
     return [
         f"Never more than {limit.count} in any {per}, wherever it starts.",
-        f"{subject} go at once; each permit is there again {per} after it was taken.",
-        f"@throttle counts as a remote does: there again {gap / 1e9:.6g} s after its call has ended,",
+        f"{subject} go at once; each permit of a bare acquire is there again {per} after it was taken.",
+        f"Around a call (with, @throttle) it counts as a remote does: there again {gap / 1e9:.6g} s after its end,",
         "so that a remote clock which ticks in 16 ms and is 250 ppm wrong agrees.",
     ]
 

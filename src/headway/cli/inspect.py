@@ -114,7 +114,7 @@ def rule_numbers(ledger: Ledger) -> dict[str, int]:
     rule: Any = ledger.get_rule()
     names = {
         "bucket": ("whole", "part", "parts", "room", "room_part"),
-        "window": ("gap", "grid", "transit", "out_grid", "held"),
+        "window": ("gap", "grid", "transit", "out_grid", "held", "bracketed", "bare_gap"),
         "spacing": ("interval", "step", "max_reserved"),
         "concurrency": ("lease",),
     }

@@ -7,7 +7,7 @@ cimport cython
 cdef class Rule:
     cdef readonly object limit
     cdef readonly long long capacity, horizon, tick_ns
-    cdef readonly bint held, promises, spaced, uses_wall_clock
+    cdef readonly bint bracketed, held, promises, spaced, uses_wall_clock
 
 
 @cython.no_gc
@@ -18,6 +18,8 @@ cdef class Ledger:
     cpdef long long wait(self, long long now, long long cost)
     cpdef long long latest_wait(self, long long now, long long cost)
     cpdef long long take(self, long long at, long long cost)
+    cpdef long long take_held(self, long long at, long long cost)
+    cpdef long long enter(self, long long now, long long cost, long long mark, long long tally, long long at)
     cpdef long long slot(self, long long now, long long cost)
     cpdef long long slot_after(self, long long now, long long cost)
     cpdef long long use(self, long long now, long long mark)

@@ -7,6 +7,10 @@ ledger splits the question in two, and everything else follows:
     wait(now, cost)   how long until `cost` could be taken: 0 means now; changes nothing that can be observed
     take(at, cost)    take it, at a time at which `wait` was 0; returns a mark by which it can be found again
 
+What brackets a call is taken by `take_held`: its holder will say how it ended. Where the rule is `bracketed` that makes
+a difference, and what was taken by `take` and brackets a call after all is moved by `enter`. Everywhere else the two
+are one.
+
 Peek is `wait` alone. Try is `wait`, and `take` if it was 0. All or none is `wait` on each, then `take` on each.
 Waiting is sleeping for what `wait` said and asking again. A reservation is `take` at a time in the future, for
 ledgers whose rule `promises`.
@@ -49,7 +53,9 @@ class Rule:
     `horizon` is where numbers end: no debt and no reservation goes further, in ticks or in permits. A power of two.
     """
 
-    __slots__ = ("capacity", "held", "horizon", "limit", "promises", "spaced", "tick_ns", "uses_wall_clock")
+    __slots__ = (
+        "bracketed", "capacity", "held", "horizon", "limit", "promises", "spaced", "tick_ns", "uses_wall_clock",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -57,6 +63,7 @@ class Rule:
         tick_ns: int = 1,
         *,
         held: bool = False,
+        bracketed: bool = False,
         promises: bool = False,
         spaced: bool = False,
         uses_wall_clock: bool = False,
@@ -65,7 +72,9 @@ class Rule:
         self.capacity: int = limit.capacity
         self.tick_ns = tick_ns
         self.horizon = FOREVER if tick_ns == 1 else EXACT
+        # Whether every permit is held until it ends; or those that bracket a call, and no others.
         self.held = held
+        self.bracketed = bracketed
         self.promises = promises
         self.spaced = spaced
         self.uses_wall_clock = uses_wall_clock
@@ -102,6 +111,14 @@ class Ledger:
     def take(self, at: int, cost: int) -> int:
         """Take `cost` at a time at which `wait` is 0; returns the mark of this grant."""
         raise NotImplementedError
+
+    def take_held(self, at: int, cost: int) -> int:
+        """`take` for what brackets a call: its end will be told."""
+        return self.take(at, cost)
+
+    def enter(self, now: int, cost: int, mark: int, tally: int, at: int) -> int:
+        """What was taken brackets a call after all, which is not dispatched before `at`: its mark from now on."""
+        return mark
 
     def slot(self, now: int, cost: int) -> int:
         """The time for which `cost` can be reserved, or -1: too many are reserved already, or no time is known."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import gcd
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from headway.core.calendar import is_zone, near_zone, window_of
 from headway.core.durations import (
@@ -83,21 +83,29 @@ class Limit(ABC):
 class Window(Limit):
     """Never more than `count` in any window of `per`, wherever it starts. All of them may go at once.
 
+    `remote` says when a permit counts. None, the default: whatever brackets a call (`with`, `hold`, `throttle`) counts
+    as the remote does, until the call is over and for the gap of `Remote()` after it; a bare `acquire` counts at the
+    decision. False: always at the decision, for a limit of one's own. True or a `Remote`: always until its end.
+
     >>> Window(100, per=60), str(Window(100, per="minute")), Window(100, per=60).per_ns
     (Window(100, per=60), '100/minute', 60000000000)
+    >>> Window(100, per=60, remote=False), Window(100, per=60, remote=True)
+    (Window(100, per=60, remote=False), Window(100, per=60, remote=Remote()))
     """
 
     kind: ClassVar[str] = "window"
     count: int
     per_ns: int
-    remote: Remote | None
+    remote: Remote | Literal[False] | None
 
-    def __init__(self, count: int, *, per: Duration, remote: Remote | None = None) -> None:
+    def __init__(self, count: int, *, per: Duration, remote: Remote | bool | None = None) -> None:
+        if remote is True:
+            remote = Remote()
         self._set(count=_count("count", count), per_ns=_span("per", per), remote=remote)
-        if remote is None:
+        if remote is None or remote is False:
             return
         if not isinstance(remote, Remote):
-            raise InvalidLimit(f"remote={remote!r}", None, "a Remote, or None")
+            raise InvalidLimit(f"remote={remote!r}", None, "a Remote, True, False or None")
         if gap_ns(self.per_ns, remote, 0, 0) > MAX:
             raise InvalidLimit(repr(self), None, "a smaller drift_ppm", "the gap exceeds 2**62 ns")
 
@@ -112,7 +120,7 @@ class Window(Limit):
         return f"{self.count}/{duration_text(self.per_ns)}"
 
     def __repr__(self) -> str:
-        remote = f", remote={self.remote!r}" if self.remote else ""
+        remote = "" if self.remote is None else f", remote={self.remote!r}"
         return f"Window({self.count}, per={seconds_source(self.per_ns)}{remote})"
 
 

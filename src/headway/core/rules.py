@@ -65,7 +65,7 @@ _RULES: dict[str, type[Rule]] = {
 def rule_from_record(kind: str, capacity: int, own: tuple[int, ...], tick_ns: int) -> Rule:
     """The rule that was written down as these numbers, by somebody else or long ago.
 
-        window         gap, grid, transit, out_grid, held (0 or 1)
+        window         gap, grid, transit, out_grid, which permits are out (`window.OUT_IF_ENTERED`), bare_gap
         bucket         whole, part, parts, room, room_part
         spacing        interval, step, max_reserved
         fixed_window   the first tick of a window, of the next, and of the one after that
@@ -103,7 +103,7 @@ def _sizes(rule: Rule) -> list[tuple[str, int, str]]:
     sizes = [("the count", rule.capacity, "a smaller count")]
     match rule:
         case WindowRule():
-            span = rule.gap + rule.transit
+            span = max(rule.gap + rule.transit, rule.bare_gap)
             sizes.append((f"the window {unit}, transit included,", span, "a shorter one"))
         case BucketRule():
             parts = rule.capacity * rule.parts + rule.parts

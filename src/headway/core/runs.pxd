@@ -15,13 +15,16 @@ cdef class Runs:
     @cython.locals(last=cython.Py_ssize_t, spot=cython.Py_ssize_t)
     cpdef long long add(self, long long time, long long count)
 
+    @cython.locals(low=cython.Py_ssize_t, i=cython.Py_ssize_t, spot=cython.Py_ssize_t, before=cython.Py_ssize_t)
+    cpdef long long insert(self, long long time, long long count)
+
+    @cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+    cdef Py_ssize_t pool_of(self, long long time) noexcept
+
     @cython.locals(count=cython.longlong)
     cpdef long long pop(self)
 
-    @cython.locals(
-        low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t, spot=cython.Py_ssize_t,
-        found=cython.longlong,
-    )
+    @cython.locals(low=cython.Py_ssize_t, spot=cython.Py_ssize_t, found=cython.longlong)
     cpdef long long remove(self, long long time, long long count)
 
     cdef void trim(self) noexcept

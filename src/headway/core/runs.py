@@ -3,7 +3,8 @@
 
 A sliding window must know when each of its permits comes back. One number per permit is too much for a million
 a day, so permits that share a time share an entry, a *run*. Runs arrive in the order of time and leave in the
-order of time; only a permit that ends early is looked up in the middle, by bisection.
+order of time; only a permit that ends early is looked up in the middle, by bisection. One that comes out of turn is put
+in its place, and those behind it make room.
 
 The pairs lie in one flat array of 64-bit integers, used as a ring: entry i is at `cells[2 * ((head + i) &
 mask)]`. Emptied runs in the middle stay until an end reaches them or the ring is full, when they are squeezed
@@ -52,6 +53,42 @@ class Runs:
         self.total += count
         return time
 
+    def insert(self, time: int, count: int) -> int:
+        """Add in the order of time, wherever that is. Returns the time."""
+        low = self.pool_of(time)
+        if low >= self.size:
+            return self.add(time, count)
+        spot = 2 * ((self.head + low) & self.mask)
+        if self.cells[spot] != time:
+            if self.size > self.mask:
+                self.make_room()
+                low = self.pool_of(time)
+            for i in range(self.size, low, -1):
+                spot = 2 * ((self.head + i) & self.mask)
+                before = 2 * ((self.head + i - 1) & self.mask)
+                self.cells[spot] = self.cells[before]
+                self.cells[spot + 1] = self.cells[before + 1]
+            self.size += 1
+            spot = 2 * ((self.head + low) & self.mask)
+            self.cells[spot] = time
+            self.cells[spot + 1] = 0
+        self.cells[spot + 1] += count
+        self.total += count
+        self.first = self.cells[2 * self.head]
+        return time
+
+    def pool_of(self, time: int) -> int:
+        """Where the first run is that is not before this time."""
+        low = 0
+        high = self.size
+        while low < high:
+            middle = (low + high) // 2
+            if self.cells[2 * ((self.head + middle) & self.mask)] < time:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def pop(self) -> int:
         """Drop the first run; returns its count."""
         count = self.cells[2 * self.head + 1]
@@ -63,14 +100,7 @@ class Runs:
 
     def remove(self, time: int, count: int) -> int:
         """Take up to `count` out of the run of exactly this time; returns how many were found there."""
-        low = 0
-        high = self.size
-        while low < high:
-            middle = (low + high) // 2
-            if self.cells[2 * ((self.head + middle) & self.mask)] < time:
-                low = middle + 1
-            else:
-                high = middle
+        low = self.pool_of(time)
         if low >= self.size:
             return 0
         spot = 2 * ((self.head + low) & self.mask)

@@ -8,6 +8,7 @@ cdef class Ticket:
     cdef public long long number, since, slot
     cdef public object waker, ready, owner
     cdef public bint granted
+    cdef readonly bint held
     cdef public list queues, marks
 
 
@@ -15,6 +16,7 @@ cdef class WaitQueue:
     cdef readonly Py_ssize_t index
     cdef readonly Ticket first
     cdef long long last
+    cdef readonly long long held
     cdef public object tickets
     cdef public Ledger plan
     cdef public long long plan_at, served

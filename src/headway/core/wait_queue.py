@@ -50,6 +50,7 @@ class Ticket:
     __slots__ = (
         "costs",
         "granted",
+        "held",
         "keys",
         "marks",
         "number",
@@ -62,10 +63,16 @@ class Ticket:
     )
 
     def __init__(
-        self, keys: tuple[str | None, ...], costs: tuple[int, ...], owner: Owner | None = None
+        self,
+        keys: tuple[str | None, ...],
+        costs: tuple[int, ...],
+        held: bool = False,
+        owner: Owner | None = None,
     ) -> None:
         self.keys = keys
         self.costs = costs
+        # Whether it is for a call that is bracketed.
+        self.held = held
         # The limiter that wants it, of several that share the ledgers; it may be closed meanwhile.
         self.owner = owner
         self.number = 0
@@ -94,7 +101,7 @@ class WaitQueue:
     (None, 1, True)
     """
 
-    __slots__ = ("first", "index", "last", "plan", "plan_at", "served", "tickets")
+    __slots__ = ("first", "held", "index", "last", "plan", "plan_at", "served", "tickets")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -102,6 +109,8 @@ class WaitQueue:
         # The head, which is asked for more often than it changes, and the highest number that ever stood here.
         self.first: Ticket | None = None
         self.last = 0
+        # How many of them bracket a call.
+        self.held = 0
         self.plan: Ledger | None = None
         self.plan_at = 0
         # The slot that was taken last, where slots are promised.
@@ -122,6 +131,7 @@ class WaitQueue:
         # First, so that a ticket whose joining is interrupted is found in whatever it may have reached.
         ticket.queues.append(self)
         self.tickets[number] = ticket
+        self.held += ticket.held
         if self.first is None or self.first.number > number:
             self.first = ticket
         if number > self.last:
@@ -135,7 +145,8 @@ class WaitQueue:
         """Give up one's place; the plan holds only if it was the head who left, with what it wanted."""
         if not ticket.granted or self.first is not ticket:
             self.plan = None
-        self.tickets.pop(ticket.number, None)
+        if self.tickets.pop(ticket.number, None) is not None:
+            self.held -= ticket.held
         if self.first is ticket:
             self.first = next(iter(self.tickets.values()), None)
         if self in ticket.queues:
@@ -144,6 +155,7 @@ class WaitQueue:
     def mend(self) -> None:
         """Be consistent again, after an exception came between two lines of `join` or `leave`."""
         self.first = next(iter(self.tickets.values()), None)
+        self.held = sum(ticket.held for ticket in self.tickets.values())
         self.plan = None
 
     def forecast(self, ledger: Ledger, since: int, now: int, cost: int) -> int:
@@ -152,7 +164,7 @@ class WaitQueue:
         The head may take what is due from `since` on, which is before `now` if it is late.
         """
         rule = ledger.get_rule()
-        if rule.held:
+        if rule.held or (rule.bracketed and ledger.in_flight(now) > 0):
             for ticket in self.tickets.values():
                 cost += ticket.costs[self.index]
             return ledger.copy().wait(now, min(rule.capacity, cost))

@@ -15,13 +15,28 @@ and the sum is always n:
     cooling   usable at a known time             runs of (usable at, count), in order of time
     out       checked out, not ended yet         runs of (granted at, count), in order of time
 
-    take      free -> out            (without a remote the call is its own record: free -> cooling, usable at + w;
-                                     its mark is that time, negative to tell it from a time of grant)
+    take_held free -> out
+    take      free -> cooling        the decision is its own record, usable at + w; its mark is that time, negative to
+                                     tell it from a time of grant
+    enter     cooling -> out         what was taken by its decision turns out to bracket a call
     complete  out  -> cooling        usable at now + gap
     cancel    out  -> free           it was usable when it was taken, and nothing happened since
     abandon   out stays out          until granted + transit: by then the remote has noted it or never will. A
                                      permit that nobody ended counts as completed at that moment, abandoned or
                                      not: an answer that takes 30 s does not hold its permit for 30 s
+
+Which of the two a permit is depends on the limit. With a `Remote` every permit is out until it ends. With
+`remote=False` none is: the limit is our own, and the decision is what counts. With `remote=None`, the default, it
+depends on the use. A permit that is *entered* (`with`, `hold`, `throttle`) brackets a call to somebody who counts, and
+its end is known: it is out, and cools for the gap of `Remote()`. A bare `acquire` has no end, and is recorded at the
+decision. One that is entered later is moved (`enter`). If it has cooled by then, its permit may be in use again:
+then it is owed, which costs the next one a wait and mints nothing.
+
+Two gaps in one ledger: a bare permit may cool before one that completed earlier. So where both kinds are there, runs
+are put in their place in the order of time, and not at the end. And in a shared ledger a bare permit may be promised
+for later, and cools far ahead; while others are out that may come back before it, no time is exact. Nor is any time
+promised there while a bare permit cools that may still be entered (`enterable`): it would be out then, and the promise
+too early.
 
 Worked example: "2/s", remote, gap 1.02 s. Two calls go at 0, answers at 0.1 and 0.3. The permits are usable at
 1.12 and 1.32; a third caller at 0.2 hears "1.12, exactly", since one of the two is cooling already. Had it
@@ -42,7 +57,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headway.core.ledger import FOREVER, Ledger, Rule, ticks
-from headway.core.remote import gap_ns, transit_ns
+from headway.core.remote import Remote, gap_ns, transit_ns
 from headway.core.runs import Runs
 
 if TYPE_CHECKING:
@@ -51,44 +66,64 @@ if TYPE_CHECKING:
 FINE = 1024
 
 
-class WindowRule(Rule):
-    """n permits, each usable `gap` after its completion, and completed `transit` after its grant at the latest."""
+NEVER_OUT, ALWAYS_OUT, OUT_IF_ENTERED = 0, 1, 2
+"""Which permits are out until they end, as it is written down: `remote=False`, a `Remote`, `remote=None`."""
 
-    __slots__ = ("gap", "grid", "out_grid", "transit")
+
+class WindowRule(Rule):
+    """n permits, each usable `gap` after its completion, and completed `transit` after its grant at the latest.
+
+    One that is recorded at its decision is usable `bare_gap` after that.
+    """
+
+    __slots__ = ("bare_gap", "gap", "grid", "out_grid", "transit")
 
     def __init__(
         self, limit: Window, resolution_ns: int, drift_ppm: float, tick_ns: int = 1, lease_ns: int = 0
     ) -> None:
-        Rule.__init__(self, limit, tick_ns, held=limit.remote is not None)
+        asked = limit.remote
+        Rule.__init__(self, limit, tick_ns, held=isinstance(asked, Remote), bracketed=asked is None)
         gap: int = limit.per_ns
         transit = 0
-        if limit.remote is not None:
+        if asked is not False:
             # A negative gap is none: usable as soon as it completes. Both together stay within 146 years.
-            gap = min(max(0, gap_ns(limit.per_ns, limit.remote, resolution_ns, drift_ppm)), FOREVER)
-            transit = min(transit_ns(limit.remote, resolution_ns, drift_ppm, lease_ns), FOREVER - gap)
+            remote = Remote() if asked is None else asked
+            gap = min(max(0, gap_ns(limit.per_ns, remote, resolution_ns, drift_ppm)), FOREVER)
+            transit = min(transit_ns(remote, resolution_ns, drift_ppm, lease_ns), FOREVER - gap)
         self.gap = ticks(gap, tick_ns)
+        self.bare_gap = ticks(limit.per_ns, tick_ns) if self.bracketed else self.gap
         self.transit = ticks(transit, tick_ns)
         coarse = limit.count > FINE
         self.grid: int = max(1, ticks(limit.per_ns, tick_ns) // FINE) if coarse else 1
         self.out_grid: int = max(1, self.transit // FINE) if coarse else 1
 
     def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
-        Rule.__init__(self, limit, tick_ns, held=own[4] == 1)
+        which = own[4]
+        Rule.__init__(self, limit, tick_ns, held=which == ALWAYS_OUT, bracketed=which == OUT_IF_ENTERED)
         self.gap, self.grid, self.transit, self.out_grid = own[:4]
+        self.bare_gap = own[5] if self.bracketed else self.gap
+
+    def numbers(self) -> tuple[int, ...]:
+        """What `recall` reads."""
+        which = OUT_IF_ENTERED if self.bracketed else ALWAYS_OUT if self.held else NEVER_OUT
+        return (self.gap, self.grid, self.transit, self.out_grid, which, self.bare_gap)
 
     def open(self) -> Ledger:
         return WindowLedger(self)
 
 
 class WindowLedger(Ledger):
-    __slots__ = ("cooling", "free", "out", "rule")
+    __slots__ = ("cooling", "enterable", "free", "out", "rule")
 
     def __init__(self, rule: WindowRule) -> None:
         self.tally = 0
+        # Until when a bare permit cools that may be entered before.
+        self.enterable = 0
         self.rule = rule
         self.free: int = rule.capacity
         self.cooling = Runs()
-        self.out = Runs() if rule.held else None
+        # Where it depends on the use it is made with the first permit that is out: most ledgers never have one.
+        self.out: Runs | None = Runs() if rule.held else None
 
     def get_rule(self) -> Rule:
         return self.rule
@@ -99,35 +134,43 @@ class WindowLedger(Ledger):
         if out is not None:
             while out.first <= now - self.rule.transit:
                 due = out.first + self.rule.transit
-                self.cool(due, out.pop())
+                self.cool(due + self.rule.gap, out.pop())
         cooling = self.cooling
         while cooling.first <= now:
             self.free += cooling.pop()
 
-    def cool(self, completed: int, count: int) -> int:
-        at = completed + self.rule.gap
-        # A time that the last run covers is rounded up to it; only a new run needs a place on the grid.
-        if self.cooling.size == 0 or self.cooling.last_time() < at:
-            at = self.usable(completed)
-        return self.cooling.add(at, count)
+    def cool(self, at: int, count: int) -> int:
+        cooling = self.cooling
+        if cooling.size == 0 or cooling.last_time() < at:
+            return cooling.add(self.on_grid(at), count)
+        if self.rule.bracketed and cooling.last_time() - self.rule.grid >= at:
+            return cooling.insert(self.on_grid(at), count)
+        # A time that the last run covers is rounded up to it, and needs no place on the grid.
+        return cooling.add(at, count)
 
-    def usable(self, completed: int) -> int:
-        at = completed + self.rule.gap
-        if self.rule.grid > 1:
-            at = -(-at // self.rule.grid) * self.rule.grid
-        return at
+    def on_grid(self, at: int) -> int:
+        return -(-at // self.rule.grid) * self.rule.grid if self.rule.grid > 1 else at
+
+    def some_out(self) -> bool:
+        return self.out is not None and self.out.total > 0
 
     def wait(self, now: int, cost: int) -> int:
         self.advance(now)
         need = cost - self.free
         if need <= 0:
             return 0
+        least = self.rule.gap if self.rule.gap > 1 else 1
         if need <= self.cooling.total:
-            return self.cooling.time_of(need) - now
+            wait = self.cooling.time_of(need) - now
+            if wait <= least or not self.some_out():
+                return wait
+            # It cools behind what was promised for later, and what is out may come back before.
+            need -= self.out.total  # type: ignore[union-attr] # some are out
+            return max(least, self.cooling.time_of(need) - now) if need > 0 else least
         if cost > self.rule.capacity:
             return FOREVER
         # The missing ones are out. At best they complete this instant; what cools already is free before them.
-        return self.rule.gap if self.rule.gap > 1 else 1
+        return least
 
     def latest_wait(self, now: int, cost: int) -> int:
         self.advance(now)
@@ -139,7 +182,9 @@ class WindowLedger(Ledger):
         if cost > self.rule.capacity:
             return FOREVER
         assert self.out is not None
-        return self.usable(self.out.time_of(need - self.cooling.total) + self.rule.transit) - now
+        due = self.out.time_of(need - self.cooling.total) + self.rule.transit
+        last = self.cooling.last_time() if self.cooling.size > 0 else now
+        return max(self.on_grid(due + self.rule.gap), last) - now
 
     def slot(self, now: int, cost: int) -> int:
         rule = self.rule
@@ -147,26 +192,65 @@ class WindowLedger(Ledger):
         # Neither its times nor what is owed may leave the horizon.
         if wait > rule.horizon - rule.gap - rule.transit or cost - self.free >= rule.horizon:
             return -1
+        if wait > 0 and self.enterable > now:
+            return -1
         return now + wait if self.exact(now, cost) else -1
 
     def exact(self, now: int, cost: int) -> bool:
         self.advance(now)
-        return cost - self.free <= self.cooling.total
+        need = cost - self.free
+        if need > self.cooling.total:
+            return False
+        return need <= 0 or not self.some_out() or self.cooling.time_of(need) - now <= self.rule.gap
 
     def take(self, at: int, cost: int) -> int:
+        if self.rule.held:
+            return self.take_held(at, cost)
         self.free -= cost
+        usable = self.cool(at + self.rule.bare_gap, cost)
+        if self.rule.bracketed:
+            # Nobody enters it after its transit: there is a deadline before that.
+            until = min(usable, at + self.rule.transit)
+            if self.enterable < until:
+                self.enterable = until
+        return -usable
+
+    def take_held(self, at: int, cost: int) -> int:
+        if not (self.rule.held or self.rule.bracketed):
+            return self.take(at, cost)
+        # First: what makes room for the run may let others in, and they must not find it free.
+        self.free -= cost
+        out = self.out
+        if out is None:
+            out = self.some_room()
+        if self.rule.out_grid > 1 and (out.size == 0 or out.last_time() < at):
+            at = self.on_out_grid(at)
+        return out.add(at, cost)
+
+    def some_room(self) -> Runs:
         if self.out is None:
-            return -self.cool(at, cost)
-        if self.rule.out_grid > 1 and (self.out.size == 0 or self.out.last_time() < at):
-            at = -(-at // self.rule.out_grid) * self.rule.out_grid
-        return self.out.add(at, cost)
+            fresh = Runs()
+            if self.out is None:
+                self.out = fresh
+        return self.out
+
+    def on_out_grid(self, at: int) -> int:
+        return -(-at // self.rule.out_grid) * self.rule.out_grid if self.rule.out_grid > 1 else at
+
+    def enter(self, now: int, cost: int, mark: int, tally: int, at: int) -> int:
+        if mark >= 0 or not self.rule.bracketed:
+            return mark
+        self.advance(now)
+        # What has cooled meanwhile may be another's by now, and is owed.
+        self.free -= cost - self.cooling.remove(self.tally - tally - mark, cost)
+        return self.some_room().insert(self.on_out_grid(at), cost)
 
     def complete(self, now: int, cost: int, mark: int) -> None:
         self.advance(now)
         if self.out is not None and mark >= 0:
             found = self.out.remove(mark, cost)
             if found > 0:
-                self.cool(now, found)
+                self.cool(now + self.rule.gap, found)
 
     def abandon(self, now: int, cost: int, mark: int) -> None:
         pass  # it stays out until its transit is over
@@ -187,7 +271,7 @@ class WindowLedger(Ledger):
             extra = min(actual - cost, self.free - 1 + self.rule.horizon)
             if extra > 0:
                 self.free -= extra
-                self.cool(now, extra)
+                self.cool(now + (self.rule.gap if mark >= 0 else self.rule.bare_gap), extra)
         self.complete(now, min(cost, actual), mark)
 
     def remaining(self, now: int) -> int:
@@ -200,7 +284,7 @@ class WindowLedger(Ledger):
         if self.cooling.size > 0:
             last = self.cooling.last_time()
         if self.out is not None and self.out.size > 0:
-            last = max(last, self.usable(self.out.last_time() + self.rule.transit))
+            last = max(last, self.on_grid(self.out.last_time() + self.rule.transit + self.rule.gap))
         return last - now
 
     def in_flight(self, now: int) -> int:
@@ -216,25 +300,27 @@ class WindowLedger(Ledger):
         if self.free <= 0:
             return
         count, self.free = self.free, 0
-        if self.out is None:
-            self.cool(now, count)
+        if self.rule.held:
+            self.some_room().add(now, count)
         else:
-            self.out.add(now, count)
+            self.cool(now + self.rule.gap, count)
 
     def reconfigure(self, rule: Rule, now: int) -> None:
         self.advance(now)
         before = self.rule
         self.rule = rule  # type: ignore[assignment]
         self.free += self.rule.capacity - before.capacity
-        self.cooling.shift(self.rule.gap - before.gap)
-        self.tally += self.rule.gap - before.gap
-        if self.out is None and self.rule.held:
-            self.out = Runs()
-        elif self.out is not None and not self.rule.held:
+        # Nothing says of which kind a run is: by what is enough for both.
+        by = max(self.rule.gap - before.gap, self.rule.bare_gap - before.bare_gap)
+        self.cooling.shift(by)
+        self.tally += by
+        if self.rule.held:
+            self.some_room()
+        elif self.out is not None and not self.rule.bracketed:
             count = self.out.total
             self.out = None
             if count > 0:
-                self.cool(now, count)
+                self.cool(now + self.rule.gap, count)
 
     def copy(self) -> Ledger:
         twin = WindowLedger(self.rule)
@@ -242,6 +328,7 @@ class WindowLedger(Ledger):
         twin.cooling = self.cooling.copy()
         twin.out = None if self.out is None else self.out.copy()
         twin.tally = self.tally
+        twin.enterable = self.enterable
         return twin
 
     def mend(self, now: int) -> None:
@@ -252,20 +339,19 @@ class WindowLedger(Ledger):
             self.out.mend()
             missing -= self.out.total
         if missing > 0:
-            self.cool(now, missing)
+            self.cool(now + self.rule.gap, missing)
         else:
             self.free += missing
 
     def state(self) -> tuple[int, ...]:
         out = () if self.out is None else self.out.pairs()
-        return (self.free, *self.cooling.pairs(), -1, *out)
+        return (self.free, self.enterable, *self.cooling.pairs(), -1, *out)
 
     def restore(self, state: tuple[int, ...], tally: int) -> None:
-        end = state.index(-1, 1)
-        self.free = state[0]
+        end = state.index(-1, 2)
+        self.free, self.enterable = state[:2]
         self.tally = tally
-        for i in range(1, end, 2):
+        for i in range(2, end, 2):
             self.cooling.add(state[i], state[i + 1])
-        if self.out is not None:
-            for i in range(end + 1, len(state), 2):
-                self.out.add(state[i], state[i + 1])
+        for i in range(end + 1, len(state), 2):
+            self.some_room().add(state[i], state[i + 1])

@@ -54,12 +54,16 @@ class Patience(IntEnum):
 
 
 class Acquire(NamedTuple):
-    """Take a permit: now, at a promised time, or after a place in the queue; at most `longest_ns` away."""
+    """Take a permit: now, at a promised time, or after a place in the queue; at most `longest_ns` away.
+
+    `brackets`: the permit brackets a call, so a `Window` may count it until its release.
+    """
 
     keys: Keys
     costs: tuple[int, ...]
     patience: Patience
     longest_ns: int | None = None
+    brackets: bool = False
 
 
 class Peek(NamedTuple):
@@ -229,6 +233,12 @@ class Ledgers(Protocol):
 
     def hold(self, decision: Decision) -> None:
         """A held or reserved permit is in use from now on: the engine renews it, or its promise, until its release."""
+
+    def enter(self, decision: Decision) -> bool:
+        """A permit that was taken bare brackets a call after all. Whether it counts until its release from now on.
+
+        Like a release it is posted: it never blocks and never raises.
+        """
 
     def owns(self, decision: Decision) -> bool:
         """Whether this process took the permit. A forked child has copies of its parent's."""

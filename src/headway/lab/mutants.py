@@ -129,7 +129,7 @@ class MutantLimiter(Limiter):
 def _forget_back(limit: Window) -> Window:
     """The same gap, and a transit without `back_latency`."""
     remote = limit.remote
-    assert remote is not None
+    assert remote
     spans = [remote.resolution_ns, remote.out_latency_ns + remote.back_latency_ns, remote.max_transit_ns]
     resolution, out, transit = (f"{ns}ns" if ns else 0 for ns in spans)
     other = Remote(resolution=resolution, drift_ppm=remote.drift_ppm, out_latency=out, max_transit=transit)

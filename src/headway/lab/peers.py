@@ -157,9 +157,9 @@ def _headway(world: World, true: ManualClock) -> PacerCore:
 
 
 def _headway_local(world: World, true: ManualClock) -> PacerCore:
-    """headway without `remote`: the exact sliding log of what was sent, to show what the gap is for."""
+    """headway with `remote=False`: the exact sliding log of what was sent, to show what the gap is for."""
     clock = TaskClock(true, world.local_clock(), world.le_ppm, [0])
-    return Limiter(f"{world.n}/{world.per}ns", clock=clock).hold
+    return Limiter(f"{world.n}/{world.per}ns", remote=False, clock=clock).hold
 
 
 def _aiolimiter(world: World, _: ManualClock) -> PacerCore:

@@ -129,7 +129,7 @@ class Simulation:
         self.request = Request(world, rng.random)
         self.keen = not (world.bursts or world.rest)
         self.limit = world.limit()
-        assert self.limit.remote is not None
+        assert self.limit.remote
         self.gap = gap_ns(world.per, self.limit.remote, world.lr, world.le_ppm)
         self._open("idle")
 

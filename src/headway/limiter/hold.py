@@ -32,17 +32,17 @@ class Hold:
         check_proof("answered", answered)
         check_proof("not_sent", not_sent)
         self._limiter = limiter
-        self._arguments: dict[str, Any] = {"key": key, "cost": cost, "timeout": timeout}
+        self._arguments: tuple[Any, Any, Any] = (key, cost, timeout)
         self._answered = answered
         self._not_sent = not_sent
         self._permit: Permit | None = None
 
     def __enter__(self) -> Permit:
-        self._permit = self._limiter.acquire(**self._arguments)
+        self._permit = self._limiter._acquire_held(*self._arguments)
         return self._permit
 
     async def __aenter__(self) -> Permit:
-        self._permit = await self._limiter.acquire_async(**self._arguments)
+        self._permit = await self._limiter._acquire_held_async(*self._arguments)
         return self._permit
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

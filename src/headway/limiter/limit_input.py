@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from headway.core.limits import AllOf, Limit, Window, as_limit
 from headway.core.remote import Remote
@@ -11,18 +12,33 @@ from headway.errors import InvalidArgument
 Limits = str | Limit | Mapping[str, str | Limit]
 
 
-def as_remote(remote: Remote | bool | None) -> Remote | None:
-    """The remote that is meant, if any; True is one of which nothing is known."""
+def as_remote(remote: Remote | bool | None) -> Remote | Literal[False] | None:
+    """The remote that is meant; True is one of which nothing is known, False is none, None leaves it to the use."""
     if remote is True:
         return Remote()
     if remote is None or remote is False:
-        return None
+        return remote
     if not isinstance(remote, Remote):
-        raise InvalidArgument("remote", remote, "a Remote, True or None")
+        raise InvalidArgument("remote", remote, "a Remote, True, False or None")
     return remote
 
 
-def limits_of(limit: Limits, remote: Remote | None) -> dict[str, Limit]:
+def check_remote(remote: Remote | bool | None, limits: dict[str, Limit]) -> None:
+    """Raise where a remote is named and no limit is there that could face it."""
+    if remote and not any(_has_window(limit) for limit in limits.values()):
+        text = "; ".join(map(str, limits.values()))
+        raise InvalidArgument(
+            "remote",
+            remote,
+            f"it with a Window, such as '100/minute': only that counts as a remote does, not '{text}'",
+        )
+
+
+def _has_window(limit: Limit) -> bool:
+    return any(map(_has_window, limit.limits)) if isinstance(limit, AllOf) else isinstance(limit, Window)
+
+
+def limits_of(limit: Limits, remote: Remote | bool | None) -> dict[str, Limit]:
     """Every metric's limit; a limiter without metrics has one, called ""."""
     if not isinstance(limit, Mapping):
         return {"": _with_remote(as_limit(limit), remote)}
@@ -33,7 +49,7 @@ def limits_of(limit: Limits, remote: Remote | None) -> dict[str, Limit]:
     return {name: _with_remote(as_limit(part), remote) for name, part in limit.items()}
 
 
-def _with_remote(limit: Limit, remote: Remote | None) -> Limit:
+def _with_remote(limit: Limit, remote: Remote | bool | None) -> Limit:
     """The same limit, with every `Window` that names no remote of its own facing this one."""
     if remote is None:
         return limit

@@ -24,7 +24,7 @@ from headway.errors import InvalidArgument, InvalidKey, LimiterClosed, NotPromis
 from headway.events import EventEmitter, LimiterEvent
 from headway.limiter import shared_options
 from headway.limiter.hold import Hold
-from headway.limiter.limit_input import Limits, as_remote, limits_of
+from headway.limiter.limit_input import Limits, as_remote, check_remote, limits_of
 from headway.limiter.limit_table import LimitTable, Overrides
 from headway.limiter.local import LocalLimiter
 from headway.limiter.request_input import Cost, Key, Timeout, costs_of, keys_of, pause_to_ns, timeout_to_ns
@@ -53,8 +53,10 @@ class Limiter(LocalLimiter):
 
     `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one. `engine`
     says where the ledgers are: in this process, or shared with others (a URI, an `Engine`, or a client of redis-py).
-    `remote` says whether a `Window` counts as the remote does. `timeout` and `max_waiting` bound waiting;
-    `start="full"` begins as if everything had just been used; `on_event` is told what happens.
+    `remote` says when a `Window` counts. None: whatever brackets a call (`with`, `hold`, `throttle`) counts as the
+    remote does, a bare `acquire` at the decision. False: always at the decision. True or a `Remote`: always as the
+    remote does. `timeout` and `max_waiting` bound waiting; `start="full"` begins as if everything had just been used;
+    `on_event` is told what happens.
     """
 
     __slots__ = ("__weakref__", "_options", "_remote", "_table")
@@ -123,9 +125,10 @@ class Limiter(LocalLimiter):
         if name is not None and not isinstance(name, str):
             raise InvalidArgument("name", name, "a str, or None")
 
-        table = LimitTable(
-            limits_of(limit, self._remote), overrides, self._read, partial(self._rules_of, clock)
-        )
+        limits = self._read(limit)
+        if overrides is None:
+            check_remote(self._remote, limits)
+        table = LimitTable(limits, overrides, self._read, partial(self._rules_of, clock))
         store = open_store(name, clock, start_full=start == "full")
         if not store.keyed_ledgers:
             store.metrics = list(table.metrics)
@@ -232,7 +235,7 @@ class Limiter(LocalLimiter):
                 raise NotPromised(rule.limit)
             if rule.capacity == 0:
                 raise RateLimited(float("inf"), limit=rule.limit, key=keys[0], reason="never")
-        ticket = Ticket(keys, costs, self)
+        ticket = Ticket(keys, costs, owner=self)
         try:
             slot = store.reserve(ticket)
         except BaseException:

@@ -1,5 +1,5 @@
 cimport cython
-from headway.core.ledger cimport Ledger
+from headway.core.ledger cimport Ledger, Rule
 from headway.core.wait_queue cimport Ticket
 from headway.denied cimport Denied, new_denied
 from headway.flows.drive cimport in_context, run, running_loop
@@ -38,23 +38,26 @@ cdef class LocalLimiter:
     cdef Permit _entered, _spare
     cdef public bint _closed, _plain
 
-    cdef Permit _grant_quickly(self, key, cost)
+    cdef Permit _grant_quickly(self, key, cost, bint bracket)
 
     @cython.locals(store=MemoryStore)
-    cdef _decide_quickly(self, key, cost, bint explain)
+    cdef _decide_quickly(self, key, cost, bint bracket, bint explain)
 
     @cython.locals(
         permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong, wait=cython.longlong
     )
-    cdef _try_fast(self, MemoryStore store, key, bint explain)
+    cdef _try_fast(self, MemoryStore store, key, bint bracket, bint explain)
 
-    cdef Ticket _ticket(self, key, cost)
+    cdef Ticket _ticket(self, key, cost, bint held)
 
     @cython.locals(store=MemoryStore, ticket=Ticket, permit=Permit)
     cdef _try_locked(self, key, cost)
 
     @cython.locals(store=MemoryStore, ledger=Ledger, permit=Permit)
     cpdef Permit _permit_for(self, Ticket ticket)
+
+    @cython.locals(rule=Rule)
+    cdef bint _holds(self, Ledger ledger, bint bracket)
 
     cpdef tuple _request(self, key, cost)
 

@@ -2,7 +2,8 @@
 
 Every verb is the same question with another patience. `try_acquire` has none, `acquire` waits up to its
 time-out, `with` waits and hands the permit back at the end. All ask `_grant_quickly` first, which decides most
-requests at once; only then the paths part.
+requests at once; only then the paths part. `with`, `hold` and `throttle` take by `_acquire_held`: their permit brackets
+a call, and a `Window` counts it until the call is over.
 
 This file is compiled, and `Limiter` inherits from it: what is here is what users pay for on every call. The
 rest of the limiter, which is called once or rarely, is plain Python in `headway.limiter`.
@@ -45,6 +46,7 @@ if not cython.compiled:
 
 
 if TYPE_CHECKING:
+    from headway.core.ledger import Ledger
     from headway.engines.memory.store import MemoryStore
     from headway.limiter.shared import SharedLimiter
 
@@ -121,7 +123,7 @@ class LocalLimiter:
         >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
         (True, False, True)
         """
-        answer = self._decide_quickly(key, cost, True)
+        answer = self._decide_quickly(key, cost, False, True)
         if answer is not None:
             return answer  # type: ignore[no-any-return]
         if self._shared is not None:
@@ -144,10 +146,24 @@ class LocalLimiter:
         if timeout is not ... and not _plausible(timeout):
             timeout_to_ns(timeout)
         # Where a request waits already there is no fast path, and no permit is made in vain to learn it.
-        permit = self._grant_quickly(key, cost) if self._store.uncontended else None
+        permit = self._grant_quickly(key, cost, False) if self._store.uncontended else None
         if permit is not None and permit is not REFUSED:
             return permit
-        ticket = self._ticket(key, cost)
+        return self._wait(key, cost, timeout, False)
+
+    def _acquire_held(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+        """`acquire` for what brackets a call."""
+        if self._shared is not None:
+            return self._shared.acquire(key, cost, timeout, True)
+        if timeout is not ... and not _plausible(timeout):
+            timeout_to_ns(timeout)
+        permit = self._grant_quickly(key, cost, True) if self._store.uncontended else None
+        if permit is not None and permit is not REFUSED:
+            return permit
+        return self._wait(key, cost, timeout, True)
+
+    def _wait(self, key: Key, cost: Cost, timeout: Timeout, held: bool) -> Permit:
+        ticket = self._ticket(key, cost, held)
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
@@ -172,10 +188,23 @@ class LocalLimiter:
             return await self._shared.acquire_async(key, cost, timeout)
         if timeout is not ... and not _plausible(timeout):
             timeout_to_ns(timeout)
-        permit = self._grant_quickly(key, cost)
+        permit = self._grant_quickly(key, cost, False)
         if permit is not None and permit is not REFUSED:
             return permit
-        ticket = self._ticket(key, cost)
+        return await self._wait_async(key, cost, timeout, False)
+
+    async def _acquire_held_async(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+        if self._shared is not None:
+            return await self._shared.acquire_async(key, cost, timeout, True)
+        if timeout is not ... and not _plausible(timeout):
+            timeout_to_ns(timeout)
+        permit = self._grant_quickly(key, cost, True)
+        if permit is not None and permit is not REFUSED:
+            return permit
+        return await self._wait_async(key, cost, timeout, True)
+
+    async def _wait_async(self, key: Key, cost: Cost, timeout: Timeout, held: bool) -> Permit:
+        ticket = self._ticket(key, cost, held)
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
@@ -195,9 +224,9 @@ class LocalLimiter:
         return self.try_acquire(key, cost=cost)
 
     def __enter__(self) -> Permit:
-        permit = self._grant_quickly(None, 1)
+        permit = self._grant_quickly(None, 1, True)
         if permit is None or permit is REFUSED:
-            return self._enter(self.acquire())
+            return self._enter(self._acquire_held(None, 1, ...))
         return self._enter(permit)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -217,18 +246,21 @@ class LocalLimiter:
             raise
 
     async def __aenter__(self) -> Permit:
-        return self._enter(await self.acquire_async())
+        return self._enter(await self._acquire_held_async(None, 1, ...))
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.__exit__(kind, error, trace)
 
     # -- the kernel --------------------------------------------------------------------------------------
 
-    def _grant_quickly(self, key: Any, cost: Any) -> Permit | None:
-        """One ledger, cost 1, an empty queue: a permit, or REFUSED. None for whatever is not so simple."""
-        return self._decide_quickly(key, cost, False)  # type: ignore[no-any-return]
+    def _grant_quickly(self, key: Any, cost: Any, bracket: bool) -> Permit | None:
+        """One ledger, cost 1, an empty queue: a permit, or REFUSED. None for whatever is not so simple.
 
-    def _decide_quickly(self, key: Any, cost: Any, explain: bool) -> Any:
+        `bracket`: for a call that is bracketed.
+        """
+        return self._decide_quickly(key, cost, bracket, False)  # type: ignore[no-any-return]
+
+    def _decide_quickly(self, key: Any, cost: Any, bracket: bool, explain: bool) -> Any:
         """The same; `explain`: a `Denied` instead of REFUSED."""
         store = self._store
         if (
@@ -240,16 +272,16 @@ class LocalLimiter:
         ):
             return None
         if _ATOMIC:
-            return self._try_fast(store, key, explain)
+            return self._try_fast(store, key, bracket, explain)
         with store.lock:
             try:
-                return self._try_fast(store, key, explain)
+                return self._try_fast(store, key, bracket, explain)
             except BaseException:
                 # Interrupted in the middle of looking or taking.
                 store.first.peek(key).mend(store.clock.now())
                 raise
 
-    def _try_fast(self, store: MemoryStore, key: str | None, explain: bool) -> Any:
+    def _try_fast(self, store: MemoryStore, key: str | None, bracket: bool, explain: bool) -> Any:
         """Decide, under the lock or atomically.
 
         The permit is made first: nothing may come between looking and taking. But making and freeing an object
@@ -258,7 +290,7 @@ class LocalLimiter:
         next one is needed, it is that one.
         """
         permit: Permit
-        held = store.held
+        held = store.held or (bracket and store.bracketed)
         if cython.compiled:
             ours = only_ours(self, store, held)  # type: ignore[name-defined] # noqa: F821 - in local.pxd
         else:
@@ -289,7 +321,7 @@ class LocalLimiter:
                 return REFUSED
             store.counts.denied += 1
             return new_denied(key, store.metrics, ledger, now, wait)
-        permit._mark = ledger.take(now, 1)
+        permit._mark = ledger.take_held(now, 1) if held else ledger.take(now, 1)
         # From here on without a call: what was taken is the permit's, which is to be ended.
         permit._tally = ledger.tally
         if permit._ledger is not ledger:
@@ -299,16 +331,16 @@ class LocalLimiter:
         store.counts.granted += 1
         return permit
 
-    def _ticket(self, key: Key, cost: Cost) -> Ticket:
+    def _ticket(self, key: Key, cost: Cost, held: bool) -> Ticket:
         """A request, checked."""
         if self._closed:
             raise LimiterClosed(self._store.name)
         keys, costs = self._request(key, cost)
-        return Ticket(keys, costs, self)
+        return Ticket(keys, costs, held, self)
 
     def _try_locked(self, key: Key, cost: Cost) -> Permit | Denied:
         """Any request, under the lock."""
-        ticket = self._ticket(key, cost)
+        ticket = self._ticket(key, cost, False)
         store = self._store
         try:
             denial = store.attempt(ticket)
@@ -331,7 +363,7 @@ class LocalLimiter:
         store = self._store
         if len(ticket.marks) == 1 and len(ticket.keys) == 1:
             ledger, mark, tally = ticket.marks[0]
-            permit = new_permit(ledger.get_rule().held, store, ticket.keys[0])
+            permit = new_permit(self._holds(ledger, ticket.held), store, ticket.keys[0])
             permit._ledger = ledger
             permit._mark = mark
             permit._tally = tally
@@ -351,11 +383,16 @@ class LocalLimiter:
         claims = [
             (i, ledger, ticket.costs[i], mark, tally, ticket.keys[i]) for i, (ledger, mark, tally) in marks
         ]
-        held = any(claim[1].get_rule().held for claim in claims)
+        held = any(self._holds(claim[1], ticket.held) for claim in claims)
         key = next((key for key in ticket.keys if key is not None), None)
         permit = new_permit(held, self._store, key)
         permit._claims = claims
         return permit
+
+    def _holds(self, ledger: Ledger, bracket: bool) -> bool:
+        """Whether what was taken from this ledger is out until it ends."""
+        rule = ledger.get_rule()
+        return rule.held or (bracket and rule.bracketed)
 
     def _request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Key and cost of each rule; raises for what makes no sense, before anything has changed."""

@@ -3,13 +3,13 @@ from headway.core.ledger cimport Ledger
 from headway.engines.memory.store cimport MemoryStore
 
 
-cdef int _COMPLETE, _CANCEL, _ABANDON, _SETTLE
+cdef int _COMPLETE, _CANCEL, _ABANDON, _SETTLE, _HELD
 cdef bint _ATOMIC
 
 
 cdef class Permit:
     # Public are those that a permit of a shared ledger, which is plain Python, fills itself.
-    cdef public bint _held
+    cdef public int _held
     cdef public MemoryStore _store
     cdef list _claims
     cdef long long _cost, _mark, _tally
@@ -21,6 +21,11 @@ cdef class Permit:
 
     @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)
     cdef void _hand_back(self, int how) except *
+
+    @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)
+    cdef _start_here(self)
+
+    cdef void _entered_at(self, long long now) noexcept
 
     @cython.locals(store=MemoryStore, claims=list)
     cdef _end_locked(self, int how, dict actual)

@@ -1,9 +1,12 @@
 """A permit: what was checked out, to be spent once and ended at most once.
 
 It has four ends. `complete()`: the answer is there. `cancel()`: never dispatched. `abandon()`: outcome unknown.
-`settle(cost)`: it cost less or more than was taken. Only *held* permits (of a `Window` with a `Remote`, of
-`Concurrency`) have to be ended; for the others leaving them alone is fine, and `cancel` and `settle` give back
-what can be given back.
+`settle(cost)`: it cost less or more than was taken. Only *held* permits (of a `Window` that they bracket a call of, or
+that has a `Remote`; of `Concurrency`) have to be ended; for the others leaving them alone is fine, and `cancel` and
+`settle` give back what can be given back.
+
+A bare permit of a `Window`, which counts at its decision, becomes a held one when it is entered. The block that enters
+it also leaves it, so that no finalizer has to look after it.
 
 An end may fail or be interrupted, and must not lose what the permit holds. So the ledger is told first, then the permit
 is marked as ended, and then the event is emitted. If the ledger could not be told, the permit can be ended again, and a
@@ -33,8 +36,11 @@ if TYPE_CHECKING:
     from headway.core.ledger import Ledger
     from headway.engines.memory.store import Claim, MemoryStore
 
+# Out since its grant, or since it was entered.
+HELD, ENTERED = 1, 2
+
 # C integers where this file is compiled, which the imported names cannot be.
-_ATOMIC = ATOMIC
+_ATOMIC, _HELD = ATOMIC, HELD
 _COMPLETE, _CANCEL, _ABANDON, _SETTLE = (int(how) for how in Outcome)
 
 
@@ -117,7 +123,7 @@ class Permit:
         _cost: int
         _end: int
         _granted_at: int
-        _held: bool
+        _held: int
         _key: str | None
         _ledger: Ledger | None
         _listener: Any
@@ -175,7 +181,9 @@ class Permit:
                     store.counts.flight_ns += now - self._granted_at
                     if store.counts.ended & 255 == 0:
                         check_health(store)
-                    if self._cost == 1:
+                    if self._held != _HELD:
+                        self._held = 0  # used again, it is bare again
+                    elif self._cost == 1:
                         # Kept for the next grant, which takes it if nothing else refers to it by then.
                         self._store = None  # type: ignore[assignment] # never looked at again
                         store.spare = self
@@ -208,7 +216,38 @@ class Permit:
     def __enter__(self) -> Permit:
         if self._slot:
             self.wait()
+        if not self._end and self._store.bracketed:
+            self._start_here()
         return self
+
+    def _start_here(self) -> None:
+        """What was taken without a bracket has one now."""
+        store = self._store
+        ledger = self._ledger
+        if self._claims is None:
+            if ledger is None or self._mark >= 0 or not ledger.get_rule().bracketed:
+                return
+            now = store.clock.now()
+            # An idle ledger may have been forgotten, and another be in its place.
+            if _ATOMIC and store.uncontended and not ledger.idle(now):
+                self._mark = ledger.enter(now, self._cost, self._mark, self._tally, now)
+            else:
+                self._ledger, self._mark = store.start_call(
+                    ledger, self._cost, self._mark, self._tally, 0, self._key
+                )
+            self._entered_at(now)
+            return
+        claims = self._claims
+        for place, (index, part, cost, mark, tally, key) in enumerate(claims):
+            if mark < 0 and part.get_rule().bracketed:
+                kept, mark = store.start_call(part, cost, mark, tally, index, key)  # noqa: PLW2901
+                claims[place] = (index, kept, cost, mark, tally, key)
+                self._entered_at(store.clock.now())
+
+    def _entered_at(self, now: int) -> None:
+        self._granted_at = now
+        if not self._held:
+            self._held = ENTERED
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._finish(error)
@@ -216,6 +255,8 @@ class Permit:
     async def __aenter__(self) -> Permit:
         if self._slot:
             await self.wait_async()
+        if not self._end and self._store.bracketed:
+            self._start_here()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -304,5 +345,5 @@ def new_permit(held: bool, store: MemoryStore, key: str | None) -> Permit:
     permit._store = store
     permit._key = key
     permit._cost = 1
-    permit._held = held
+    permit._held = _HELD if held else 0
     return permit

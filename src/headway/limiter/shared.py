@@ -21,7 +21,7 @@ from headway.flows import drive_shared
 from headway.flows.drive import need_loop
 from headway.flows.shared import Flow, Refused, Send, acquire_flow
 from headway.limiter.fallback import Fallback
-from headway.limiter.limit_input import Limits, limits_of
+from headway.limiter.limit_input import Limits, check_remote, limits_of
 from headway.limiter.limit_table import LimitTable
 from headway.limiter.request_input import Cost, Key, Timeout, keys_of, pause_to_ns, request_of, timeout_to_ns
 from headway.limiter.results import denied, limited, status
@@ -44,8 +44,9 @@ class SharedLimiter:
 
     __slots__ = (
         "__weakref__",
+        "_bare",
+        "_bracket",
         "_clock",
-        "_default",
         "_emitter",
         "_engine",
         "_fallback",
@@ -69,9 +70,10 @@ class SharedLimiter:
         self.name = options.name
         for own in options.measured_overrides():
             self._read(own, measure=True)
-        self.table = LimitTable(
-            self._read(limit, measure=True), options.overrides, self._read, engine.rules_of, same_kinds=True
-        )
+        limits = self._read(limit, measure=True)
+        if options.overrides is None:
+            check_remote(self._remote, limits)
+        self.table = LimitTable(limits, options.overrides, self._read, engine.rules_of, same_kinds=True)
         self._fallback = Fallback(options, self.table.limits)
         self.counts = LimiterCounts()
         self.ledgers = engine.open(
@@ -88,7 +90,9 @@ class SharedLimiter:
                 self._notify,
             )
         )
-        self._default = self._command(None, 1, Patience.WAIT)
+        # The commands of most calls: no key, one permit.
+        self._bare = self._command(None, 1, Patience.WAIT)
+        self._bracket = self._bare._replace(brackets=True)
 
     def _read(self, limit: Limits, measure: bool = False) -> dict[str, Any]:
         """Limits as the engine can keep them. In the midst of a call nothing is measured."""
@@ -134,10 +138,13 @@ class SharedLimiter:
             if answer is not None:
                 return answer
 
-    def acquire(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+    def acquire(self, key: Key, cost: Cost, timeout: Timeout, brackets: bool = False) -> Permit:
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         usual = deadline is None and key is None and type(cost) is int and cost == 1
-        command = self._default if usual else self._command(key, cost, Patience.WAIT, deadline)
+        if usual:
+            command = self._bracket if brackets else self._bare
+        else:
+            command = self._command(key, cost, Patience.WAIT, deadline, brackets)
         since = 0
         try:
             decision = self.ledgers.send(command)
@@ -148,13 +155,19 @@ class SharedLimiter:
             raise self._limited(refused, key, cost, timeout) from None
         except EngineUnavailable as error:
             instead = self._instead(error, key, cost)
-            return instead.acquire(key, cost=cost, timeout=self._left(deadline))
+            left = self._left(deadline)
+            if brackets:
+                return instead._acquire_held(key, cost, left)
+            return instead.acquire(key, cost=cost, timeout=left)
         return self._granted(decision, key, cost, since)
 
-    async def acquire_async(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+    async def acquire_async(self, key: Key, cost: Cost, timeout: Timeout, brackets: bool = False) -> Permit:
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         usual = deadline is None and key is None and type(cost) is int and cost == 1
-        command = self._default if usual else self._command(key, cost, Patience.WAIT, deadline)
+        if usual:
+            command = self._bracket if brackets else self._bare
+        else:
+            command = self._command(key, cost, Patience.WAIT, deadline, brackets)
         since = 0
         try:
             decision = await self.ledgers.send_async(command, need_loop())
@@ -165,15 +178,25 @@ class SharedLimiter:
             raise self._limited(refused, key, cost, timeout) from None
         except EngineUnavailable as error:
             instead = self._instead(error, key, cost)
-            return await instead.acquire_async(key, cost=cost, timeout=self._left(deadline))
+            left = self._left(deadline)
+            if brackets:
+                return await instead._acquire_held_async(key, cost, left)
+            return await instead.acquire_async(key, cost=cost, timeout=left)
         return self._granted(decision, key, cost, since)
 
     # -- commands ----------------------------------------------------------------------------------------
 
-    def _command(self, key: Key, cost: Cost, patience: Patience, deadline: int | None = None) -> Acquire:
+    def _command(
+        self,
+        key: Key,
+        cost: Cost,
+        patience: Patience,
+        deadline: int | None = None,
+        brackets: bool = False,
+    ) -> Acquire:
         keys, costs = self._request(key, cost)
         longest = None if deadline is None else max(0, deadline - self._clock.now())
-        return Acquire(keys, costs, patience, 0 if patience == Patience.NOW else longest)
+        return Acquire(keys, costs, patience, 0 if patience == Patience.NOW else longest, brackets)
 
     def _request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Keys as the engine wants them (one for all rules of a limiter without metrics), and a cost for each rule."""

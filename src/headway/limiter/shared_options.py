@@ -36,7 +36,7 @@ class SharedOptions:
     name: str
     engine: Engine
     clock: Clock
-    remote: Remote | None
+    remote: Remote | bool | None
     overrides: Overrides | None
     timeout_ns: int | None
     max_waiting: int | None

@@ -1,7 +1,8 @@
 """A permit from a shared ledger: until when it may be spent, and how its end reaches the ledger.
 
-The end is posted and not waited for. If it is lost with its process, the lease or `max_transit` covers for it. The
-permit belongs to the process that took it: what a forked child does with its copy releases nothing.
+The end is posted and not waited for. If it is lost with its process, the lease or `max_transit` covers for it. That a
+bare permit was entered is posted in the same way: from then on a `Window` counts it until its end. The permit belongs
+to the process that took it: what a forked child does with its copy releases nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.errors import PermitExpired
 from headway.flows.shared import slot_flow
-from headway.limiter.permits import Permit
+from headway.limiter.permits import ENTERED, HELD, Permit
 from headway.limiter.request_input import settled_cost
 from headway.outcome import Outcome, outcome_of
 
@@ -98,13 +99,20 @@ class SharedPermit(Permit):
         if self._slot:
             self.wait()
         self.check()
+        self._start_call()
         return self
 
     async def __aenter__(self) -> Permit:
         if self._slot:
             await self.wait_async()
         self.check()
+        self._start_call()
         return self
+
+    def _start_call(self) -> None:
+        """A permit that was taken bare brackets a call from now on; the ledger is told without waiting for it."""
+        if not self._end and self._limiter.ledgers.enter(self._decision) and not self._held:
+            self._held = ENTERED
 
     def wait(self) -> Permit:
         """Block until the reserved time has come; raises `PermitExpired` if it is over."""
@@ -152,6 +160,6 @@ def new_shared_permit(limiter: SharedLimiter, decision: Decision, key: str | Non
     permit._key = key
     permit._end = 0
     permit._owner = permit._task = permit._slot = 0
-    permit._held = held
+    permit._held = HELD if held else 0
     permit._listener = None
     return permit

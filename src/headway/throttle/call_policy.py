@@ -77,8 +77,8 @@ class CallPolicy:
             self.key is None and type(self.cost) is int and self.cost == 1 and self.settling is None
         )
 
-    def ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Key and cost of this call."""
+    def ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """Key, cost and time-out of this call."""
         key: Any = self.key
         if callable(key):
             key = as_key(key(*args, **kwargs))
@@ -89,13 +89,13 @@ class CallPolicy:
             elif not isinstance(key, str):
                 raise InvalidKey(key, costs=False)
         cost = self.cost(*args, **kwargs) if callable(self.cost) else self.cost
-        return {"key": key, "cost": cost, "timeout": self.timeout}
+        return key, cost, self.timeout
 
     def open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Permit | None:
         """Take a permit for a call; None: there is none, and the call is to be skipped."""
         asked = self.ask(args, kwargs)
         try:
-            return self.desk.acquire(**asked)
+            return self.desk._acquire_held(*asked)
         except RateLimited:
             if self.skip:
                 return None
@@ -105,7 +105,7 @@ class CallPolicy:
         """The same for a task."""
         asked = self.ask(args, kwargs)
         try:
-            return await self.desk.acquire_async(**asked)
+            return await self.desk._acquire_held_async(*asked)
         except RateLimited:
             if self.skip:
                 return None
@@ -214,7 +214,7 @@ class ThrottledFunction:
         bracket = self.bracket
         if not bracket.simple:
             return None
-        permit = bracket.desk._grant_quickly(None, 1)
+        permit = bracket.desk._grant_quickly(None, 1, True)
         return None if refused(permit) else permit
 
     def __get__(self, instance: Any, owner: Any) -> Any:

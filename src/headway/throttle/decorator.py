@@ -70,7 +70,7 @@ def throttle(
     on_limit: Literal["raise"] = "raise",
     answered: Proof = None,
     not_sent: Proof = None,
-    remote: Remote | bool = True,
+    remote: Remote | bool | None = None,
     **limiter_options: Any,
 ) -> Throttling: ...
 @overload
@@ -84,7 +84,7 @@ def throttle(
     on_limit: Literal["skip"],
     answered: Proof = None,
     not_sent: Proof = None,
-    remote: Remote | bool = True,
+    remote: Remote | bool | None = None,
     **limiter_options: Any,
 ) -> Skipping: ...
 def throttle(
@@ -97,7 +97,7 @@ def throttle(
     on_limit: Literal["raise", "skip"] = "raise",
     answered: Proof = None,
     not_sent: Proof = None,
-    remote: Remote | bool = True,
+    remote: Remote | bool | None = None,
     **limiter_options: Any,
 ) -> Any:
     """Throttle a function: by a limit of its own, or by a `Limiter` that it shares.
@@ -113,8 +113,9 @@ def throttle(
     `key` and `cost` may be functions of the call's arguments, `settle` a function of its result that says what it
     cost in the end. `timeout=None` waits, 0 never does, and the default is the limiter's. `on_limit="skip"` returns
     None instead of raising `RateLimited`. `answered` and `not_sent` (exception types, or a function of the
-    exception) say what an exception proves about the call. `remote=True` counts as a remote measures; other options
-    are the limiter's.
+    exception) say what an exception proves about the call. A `Window` counts as the remote does, until the call is
+    over; `remote=False` counts at the decision instead, a `Remote` says what is known of the remote, and a `Window`'s
+    own `remote` wins. Other options are the limiter's.
     """
     if on_limit not in ("raise", "skip"):
         raise InvalidArgument("on_limit", on_limit, "'raise' or 'skip'")
@@ -163,7 +164,7 @@ def _given(limit: Any, remote: Any, options: dict[str, Any]) -> Limiter | None:
     if isinstance(limit, Limiter):
         if options:
             raise InvalidArgument("options", options, "none: the limiter that is given has its own")
-        if remote is not True:
+        if remote is not None:
             raise InvalidArgument("remote", remote, "it to the limiter itself: Limiter(..., remote=...)")
         return limit
     if callable(limit):

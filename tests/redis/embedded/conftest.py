@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.redis.embedded.household import User, inhabitants, runs
+from tests.redis.embedded.processes import User, inhabitants, runs
 from tests.redis.servers import eventually
 
 from headway.engines.redis.embedded.server import SharedServer
@@ -22,7 +22,7 @@ def home():
     folders = [above / "home", *(path for path in above.rglob("*") if path.is_dir())]
     found = {pid for folder in folders for pid in inhabitants(folder)}
     with contextlib.suppress(TimeoutError):
-        eventually(lambda: not any(map(runs, found)), "their end", within=5)
+        eventually(lambda: not any(map(runs, found)), "their end")
     left = [pid for pid in found if runs(pid)]
     for pid in left:
         os.kill(pid, signal.SIGKILL)

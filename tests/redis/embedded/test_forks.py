@@ -4,7 +4,7 @@ import os
 import time
 
 import pytest
-from tests.redis.embedded.household import MARKS, deserted
+from tests.redis.embedded.processes import MARKS, deserted
 
 pytestmark = MARKS
 
@@ -49,7 +49,7 @@ def test_a_fork_while_another_thread_comes_and_goes(home, user):
     parent.call("globals().update(enough=threading.Event())")
     visits = "[(tenancy.open(), tenancy.close()) for _ in iter(enough.is_set, True)]"
     parent.call(f"globals().update(busy=threading.Thread(target=lambda: {visits})) or busy.start()")
-    child = "(signal.alarm(15), tenancy.open(), client.ping(), tenancy.close(), os._exit(0))"
+    child = "(signal.alarm(40), tenancy.open(), client.ping(), tenancy.close(), os._exit(0))"
     parent.say(f"[os.fork() or {child} for _ in range(20) if time.sleep(0.02) is None]")
     assert other.call("tenancy.open(timeout=5)") is None
     assert len(parent.hear()) == 20

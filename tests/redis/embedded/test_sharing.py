@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import redis
-from tests.redis.embedded.household import MARKS, deserted, guards, servers, starts, together
+from tests.redis.embedded.processes import MARKS, deserted, guards, servers, starts, together
 
 from headway.engines.redis.embedded.server import SharedServer
 

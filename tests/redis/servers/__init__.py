@@ -19,14 +19,13 @@ never get an `__init__.py`.
 """
 
 from tests.redis.servers.cluster import Cluster
-from tests.redis.servers.loopback import HOST, PATIENCE, PORTS, eventually, free_port, program_path
+from tests.redis.servers.loopback import HOST, PORTS, eventually, free_port, program_path
 from tests.redis.servers.proxy import Proxy
 from tests.redis.servers.sentinels import Sentinels, in_step
 from tests.redis.servers.server import Server, make_certificate
 
 __all__ = [
     "HOST",
-    "PATIENCE",
     "PORTS",
     "Cluster",
     "Proxy",

@@ -9,7 +9,9 @@ import struct
 import threading
 import time
 
-from tests.redis.servers.loopback import HOST, PATIENCE, Closing, free_port
+from tests.redis.servers.loopback import HOST, Closing, free_port
+
+from waiting import NEVER
 
 
 class _Line:
@@ -139,7 +141,7 @@ class Proxy(Closing):
         self._do(self._deafen)
         self._do(self._wind_up)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE)
+        self._thread.join(NEVER)
         self._loop.close()
 
     def _do(self, action):
@@ -147,7 +149,7 @@ class Proxy(Closing):
             if asyncio.iscoroutine(outcome := action()):
                 await outcome
 
-        asyncio.run_coroutine_threadsafe(act(), self._loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(act(), self._loop).result(NEVER)
 
     def _no_accidents(self):
         self.delay()

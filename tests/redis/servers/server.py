@@ -13,9 +13,10 @@ from pathlib import Path
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from tests.redis.servers.loopback import HOST, PATIENCE, Closing, eventually, free_port, program_path
+from tests.redis.servers.loopback import HOST, Closing, eventually, free_port, program_path
 
 from conftest import find_program
+from waiting import NEVER
 
 
 def make_certificate(folder):
@@ -84,7 +85,7 @@ class Server(Closing):
 
     def client(self, **options):
         """A redis-py client that does not retry, and is closed with the server."""
-        options = {"socket_timeout": PATIENCE, "retry": Retry(NoBackoff(), 0), **options}
+        options = {"socket_timeout": NEVER, "retry": Retry(NoBackoff(), 0), **options}
         if "port" in options:  # that of a proxy
             client = redis.Redis(host=HOST, **options)
         else:
@@ -117,14 +118,14 @@ class Server(Closing):
         """SIGKILL; returns when it is gone."""
         if self._process:
             self._process.kill()
-            self._process.wait(PATIENCE)
+            self._process.wait(NEVER)
 
     def restart(self):
         """The same server again, on its old port and files; if it still runs, it is first asked to end."""
         if self._process and self.alive:
             self._process.terminate()
             self.cont()
-            self._process.wait(PATIENCE)
+            self._process.wait(NEVER)
         if not self._start():
             raise ChildProcessError(f"does not start again:\n{self.log}")
 

@@ -16,7 +16,7 @@ cdef class MemoryStore:
     cdef object __weakref__
     cdef public object name, lock, spare
     cdef public Clock clock
-    cdef public bint start_full, forked, closed, uncontended, single_rule, uses_wall_clock, held, off
+    cdef public bint start_full, forked, closed, uncontended, single_rule, uses_wall_clock, held, bracketed, off
     cdef public KeyedLedgers first
     cdef readonly list keyed_ledgers
     cdef public list metrics, dropped, freed

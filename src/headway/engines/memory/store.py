@@ -73,6 +73,7 @@ class MemoryStore:
 
     __slots__ = (
         "__weakref__",
+        "bracketed",
         "clock",
         "closed",
         "counts",
@@ -124,6 +125,8 @@ class MemoryStore:
         self.single_rule = False
         self.uses_wall_clock = False
         self.held = False
+        # Whether it matters that a permit brackets a call; of keys with a rule of their own it may.
+        self.bracketed = False
         self.metrics: list[str | None] = []
         self.limits: dict[str, Any] = {}
         # A completed permit, to be used again for the next grant.
@@ -145,6 +148,7 @@ class MemoryStore:
         )
         self.uses_wall_clock = any(rule.uses_wall_clock for rule in rules) or any(choosers)
         self.held = any(rule.held for rule in rules)
+        self.bracketed = any(rule.bracketed for rule in rules) or any(choosers)
 
     @property
     def rules(self) -> list[Rule]:
@@ -344,7 +348,7 @@ class MemoryStore:
                 since = self.queues.owed_since(queue, ticket, now)
                 moment = min(at, since + ledger.wait(since, cost))
                 queue.served = moment
-            mark = ledger.take(moment, cost)
+            mark = ledger.take_held(moment, cost) if ticket.held else ledger.take(moment, cost)
             ticket.marks.append((ledger, mark, ledger.tally))
             ledger.use(moment, mark)
         ticket.granted = True
@@ -503,6 +507,31 @@ class MemoryStore:
                     journal.append((ledger, ledger.copy()))
             ledger.settle(now, cost, mark, tally, actual)
 
+    def start_call(
+        self, ledger: Ledger, cost: int, mark: int, tally: int, index: int, key: str | None
+    ) -> tuple[Ledger, int]:
+        """A bare permit is entered: from now on it is out. Returns where it is kept, and under which mark."""
+        journal: list[tuple[Ledger, Ledger]] = []
+        with self.lock:
+            depth, self.depth, self.uncontended = self.depth, self.depth + 1, False
+            try:
+                now = self.time_for(ledger)
+                if ledger.idle(now):
+                    # What it owes is the key's, also when its ledger has been forgotten since.
+                    ledger = self.keyed_ledgers[index].find(key)
+                if _INTERPRETED:
+                    journal.append((ledger, ledger.copy()))
+                mark = ledger.enter(now, cost, mark, tally, now)
+                # Those in the queue were told a time at which it would have been there.
+                self.freed.append((index, key))
+                return ledger, mark
+            except BaseException:
+                undo(journal, None)
+                raise
+            finally:
+                self.depth = depth
+                self.settle()
+
     # -- rarer verbs -------------------------------------------------------------------------------------
 
     def paused(self, keys: tuple[str | None, ...]) -> bool:
@@ -583,6 +612,7 @@ class MemoryStore:
                     self.single_rule = False
                     self.uses_wall_clock = True
                 self.held = any(rule.held for rule in rules)
+                self.bracketed = any(rule.bracketed for rule in rules) or any(chosen)
                 self.queues.resumed = now
                 self.queues.wake_heads()
                 for ticket in list(self.queues.waiters):
@@ -624,7 +654,7 @@ class MemoryStore:
             remaining = ledger.remaining(at)
             if queue is not None and cost:
                 wait = max(1, resume + self.queues.forecast(queue, ledger, at + resume, cost))
-                exact = exact and not rule.held
+                exact = exact and not self.queues.open_ended(queue, ledger, at)
                 remaining = 0
             found.append(
                 (

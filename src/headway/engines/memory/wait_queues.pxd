@@ -39,6 +39,9 @@ cdef class WaitQueues:
 
     cdef hint(self, Ticket ticket, WaitQueue queue, Ledger ledger, long long at, long long now)
 
+    @cython.locals(rule=Rule)
+    cdef bint open_ended(self, WaitQueue queue, Ledger ledger, long long at)
+
     @cython.locals(since=cython.longlong)
     cdef long long forecast(self, WaitQueue queue, Ledger ledger, long long at, long long cost)
 

@@ -129,9 +129,14 @@ class WaitQueues:
         Only for a ticket that comes to the queue, and only where the schedule is known; a ticket that wakes and is
         still not the head sleeps until it is woken.
         """
-        if ticket.queues or len(self.keyed_ledgers) > 1 or ledger.get_rule().held:
+        if ticket.queues or len(self.keyed_ledgers) > 1 or self.open_ended(queue, ledger, at):
             return None
         return now + self.forecast(queue, ledger, at, ticket.costs[queue.index])
+
+    def open_ended(self, queue: WaitQueue, ledger: Ledger, at: int) -> bool:
+        """Whether the schedule of a queue depends on when permits are ended."""
+        rule = ledger.get_rule()
+        return rule.held or (rule.bracketed and (queue.held > 0 or ledger.in_flight(at) > 0))
 
     def forecast(self, queue: WaitQueue, ledger: Ledger, at: int, cost: int) -> int:
         """Nanoseconds until `cost` is granted behind the whole queue."""

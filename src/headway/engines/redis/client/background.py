@@ -43,6 +43,7 @@ from headway.engines.redis.script.protocol import read_numbers
 from headway.errors import EngineUnavailable, HeadwayError
 
 if TYPE_CHECKING:
+    from headway.clock import Clock
     from headway.engines.redis.client.batching import UnknownOutcome
     from headway.engines.redis.client.ledger_client import LedgerClient
     from headway.engines.redis.engine import Engine
@@ -54,8 +55,9 @@ ALERT = 50
 """Rounds of a millisecond, after the last end that was left to travel with a question."""
 CALM = 10
 """Rounds of 20 ms without letters, after which it sleeps until the next visits, or until it is woken."""
-UNKNOWN_RETRY = 0.5
-"""Seconds until it is tried again to find out what has become of a command, at most."""
+FIRST_RETRY, UNKNOWN_RETRY = 0.02, 0.5
+"""Seconds until something is tried again that failed; twice as long each time. The second is the longest pause of
+finding out what has become of a command."""
 LINGER = 20
 """Rounds without anything to do after which the threads end."""
 MAX_UNKNOWN = 1024
@@ -79,6 +81,29 @@ class Waker:
         return self._lock.acquire(timeout=seconds)
 
 
+class Backoff:
+    """When something that failed may be tried again: soon, then twice as late each time, up to `longest`."""
+
+    __slots__ = ("_clock", "_longest_ns", "_pause_ns", "_ready")
+
+    def __init__(self, clock: Clock, longest_ns: int) -> None:
+        self._clock = clock
+        self._longest_ns = longest_ns
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        self._ready = 0
+        self._pause_ns = min(int(FIRST_RETRY * 1e9), self._longest_ns)
+
+    def failed(self) -> None:
+        self._ready = self._clock.now() + self._pause_ns
+        self._pause_ns = min(2 * self._pause_ns, self._longest_ns)
+
+    def left(self) -> float:
+        """Seconds until it may be tried again."""
+        return max(0, self._ready - self._clock.now()) / 1e9
+
+
 class BackgroundWorker:
     """The two threads of an engine, started when they are needed."""
 
@@ -87,8 +112,7 @@ class BackgroundWorker:
         self.ledgers: set[LedgerClient] = set()
         self.cluster_pauses: set[ClusterPause] = set()
         self.retry_queue: deque[Request] = deque()
-        # When errands may be tried again, after one was refused.
-        self._after = 0
+        self._errands_retry = Backoff(engine.clock, engine.lease_ns // 3)
         self.unknown_outcomes: deque[UnknownOutcome] = deque(maxlen=MAX_UNKNOWN)
         # The collector may come while we have it, and end somebody who has a letter to post.
         self._lock = threading.RLock()
@@ -99,8 +123,7 @@ class BackgroundWorker:
         self._flush_planned = False
         # Whether it has to be woken to be there in a millisecond, or at all before the next visits.
         self._resting = self._drowsy = True
-        # When doubts may be looked at again, after nobody answered.
-        self._unknown_after = 0
+        self._doubts_retry = Backoff(engine.clock, int(UNKNOWN_RETRY * 1e9))
         # Polls by their time, with a number, as accounts cannot be compared; accounts whose last poll failed; and when
         # the thread wakes by itself.
         self._polls: list[tuple[int, int, LedgerClient]] = []
@@ -211,9 +234,7 @@ class BackgroundWorker:
             if alert <= 0 and self._has_releases():
                 uncontended, self._drowsy = 0, False
             pause = SOON if alert > 0 else 0.02 if uncontended < CALM else step
-            woken = self._wake.wait(
-                self._until_poll(min(pause, UNKNOWN_RETRY) if self.unknown_outcomes else pause)
-            )
+            woken = self._wake.wait(self._until_poll(self._until_retry(pause)))
             self._rises = 0
             self._resting = self._drowsy = False
             woken = woken and (self._called or not self._early)
@@ -291,6 +312,16 @@ class BackgroundWorker:
                     return ledger
         return None
 
+    def _until_retry(self, pause: float) -> float:
+        """How long to sleep, so as to be there when something that failed may be tried again."""
+        for backlog, retry in (
+            (self.unknown_outcomes, self._doubts_retry),
+            (self.retry_queue, self._errands_retry),
+        ):
+            if backlog:
+                pause = min(pause, max(FIRST_RETRY, retry.left()))
+        return pause
+
     def _post_ends(self) -> None:
         """What has not travelled with a question by now."""
         try:
@@ -315,21 +346,25 @@ class BackgroundWorker:
         return [pool.release_sender for pool in self.engine.pools() if pool.release_sender.waits]
 
     def _has_releases(self) -> bool:
-        return bool(self.engine.deferred) or any(pool.release_sender.unheard for pool in self.engine.pools())
+        return bool(self.engine.deferred) or any(
+            pool.release_sender.outstanding for pool in self.engine.pools()
+        )
 
     def _resolve_unknown(self) -> None:
         """Find out what has become of commands whose answers were lost, as soon as somebody answers."""
-        while self.unknown_outcomes and self.engine.clock.now() >= self._unknown_after:
+        while self.unknown_outcomes and not self._doubts_retry.left():
             outcome = self.unknown_outcomes[0]
             try:
                 outcome.settle()
+                self._doubts_retry.succeeded()
             except CONNECTION_ERRORS as error:
                 self.engine.log_once(error)
-                self._unknown_after = self.engine.clock.now() + int(UNKNOWN_RETRY * 1e9)
+                self._doubts_retry.failed()
                 return
             except ReplyError as error:
                 self.engine.log_once(error)
                 if self.engine.moved(outcome.ledger, error) is not None or self.engine.out_of_order(error):
+                    self._doubts_retry.failed()
                     return
             except HeadwayError as error:
                 log.warning("the keeper of %s could not clear up: %s", self.engine.address, error)
@@ -338,7 +373,7 @@ class BackgroundWorker:
             self.unknown_outcomes.popleft()
 
     def _run_retries(self) -> None:
-        while self.retry_queue and self.engine.clock.now() >= self._after:
+        while self.retry_queue and not self._errands_retry.left():
             ledger = self.retry_queue[0].ledger
             some: list[Request] = []
             while self.retry_queue and self.retry_queue[0].ledger is ledger and len(some) < MOST // 4:
@@ -354,9 +389,10 @@ class BackgroundWorker:
         batcher.queue.extend(some[1:])
         try:
             batcher.send(some[0])
+            self._errands_retry.succeeded()
         except EngineUnavailable as error:
             self.engine.log_once(error)
-            self._after = self.engine.clock.now() + self.engine.lease_ns // 3
+            self._errands_retry.failed()
             for request in reversed(some):
                 if not request.unknown and not isinstance(request, Release | Withdraw):
                     # To be asked again. What may have been applied must not be; the lease covers it. An end has been

@@ -66,7 +66,7 @@ cdef class LedgerClient:
     cdef public double halted, seq, shift, waiting
     cdef public long long allowance_ns, expires, replied_at, poll_at, seen, visited
     cdef public Py_ssize_t parts, width
-    cdef public bint can_queue, held, compacted, restless, was_compacted, uses_wall_clock
+    cdef public bint bracketed, can_queue, held, compacted, restless, was_compacted, uses_wall_clock
     cdef object __weakref__
 
     @cython.locals(registry=LedgerTerms, known=cython.bint, said=list, middle=bytes, sample=ClockSample, low=cython.double, high=cython.double, seq=cython.double)

@@ -136,6 +136,7 @@ class LedgerClient:
         "__weakref__",
         "allowance_ns",
         "batchers",
+        "bracketed",
         "can_queue",
         "compacted",
         "ends",
@@ -241,6 +242,7 @@ class LedgerClient:
         # How late after its slot a permit may still be spent; and which ones are held, which of them under a lease.
         self.allowance_ns = registry.allowance_of(rules)
         self.held = any(rule.held for rule in rules)
+        self.bracketed = any(rule.bracketed for rule in rules)
         self.leased = [i for i, rule in enumerate(rules) if protocol.kind_of(rule) == CONCURRENCY]
         self.uses_wall_clock = any(rule.uses_wall_clock for rule in rules)
         # Whether what it says with every command is another each time.

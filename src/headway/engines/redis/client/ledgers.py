@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from headway.engines import base
 from headway.engines.redis.client.batching import loop_batcher, thread_batcher
 from headway.engines.redis.client.registry import LimiterRegistry
-from headway.engines.redis.client.renewal import begin_renewals, send_release
+from headway.engines.redis.client.renewal import begin_renewals, enter, send_release
 from headway.engines.redis.client.requests import Acquire, Peek, PollQueue, Request, taken_here
 from headway.engines.redis.cluster.pause import Pause
-from headway.engines.redis.script.protocol import NEVER, PAUSE, RESET, TICK, numbers
+from headway.engines.redis.script.protocol import HELD, NEVER, PAUSE, RESET, TICK, numbers
 from headway.errors import LimiterClosed
 from headway.outcome import Outcome
 
@@ -56,7 +56,8 @@ class RedisLedgers:
             raise LimiterClosed(registry.name)
         longest_ns = command.longest_ns
         longest = NEVER if longest_ns is None else float(longest_ns // TICK)
-        return Acquire(registry.ledger(command.keys), command.costs, command.patience, longest)
+        patience = command.patience + HELD if command.brackets else command.patience
+        return Acquire(registry.ledger(command.keys), command.costs, patience, longest)
 
     def _request(self, command: base.Command) -> Request:
         registry = self.registry
@@ -79,6 +80,9 @@ class RedisLedgers:
         # Completing tells the ledger something only where permits are held; a cancelled one goes back in any case.
         if how == Outcome.SETTLE or ((acquire.held or how == Outcome.CANCEL) and not acquire.void):
             send_release(acquire, how, actual)
+
+    def enter(self, decision: Any) -> bool:
+        return enter(decision)
 
     def hold(self, decision: Any) -> None:
         acquire: Acquire = decision

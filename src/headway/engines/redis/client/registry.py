@@ -144,7 +144,7 @@ class LimiterRegistry(LedgerTerms):
             return True
         # Alone, these promise a time to everybody who asks.
         kind = protocol.kind_of(rules[0])
-        return kind not in (BUCKET, SPACING) and (kind != WINDOW or rules[0].held)
+        return kind not in (BUCKET, SPACING) and (kind != WINDOW or holds(rules[0]))
 
     def script_of(self, rules: tuple[Rule, ...], can_queue: bool) -> Script:
         return ledger_script(frozenset(protocol.kind_of(rule) for rule in rules), can_queue)
@@ -389,7 +389,7 @@ class LimiterRegistry(LedgerTerms):
     def _harmless(self, rule: Rule, now: int) -> float:
         match rule:
             case WindowRule():
-                return rule.gap + (rule.transit if rule.held else self.lease)
+                return rule.gap + (rule.transit if holds(rule) else self.lease)
             case BucketRule():
                 return rule.room + self.lease
             case SpacingRule():
@@ -399,6 +399,11 @@ class LimiterRegistry(LedgerTerms):
             case ConcurrencyRule():
                 return rule.lease
         return self.lease
+
+
+def holds(rule: Rule) -> bool:
+    """Whether its permits may be out."""
+    return rule.held or rule.bracketed
 
 
 def after_fork() -> None:

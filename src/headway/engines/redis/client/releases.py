@@ -26,13 +26,15 @@ log = logging.getLogger("headway")
 class PendingRelease:
     """Requests on their way in one command, with its number; written again when a connection fails."""
 
-    __slots__ = ("copies", "first", "number", "requests", "stream", "written")
+    __slots__ = ("copies", "first", "follows", "number", "requests", "stream", "written")
 
     def __init__(self, *requests: Request) -> None:
         self.requests = list(requests)
         # Given when it gets in line.
         self.stream = b""
         self.number = 0
+        # Whether it is not the first of its stream: then it is applied only if the one before it was.
+        self.follows = False
         self.written = False
         # How often it was written, and when that was first.
         self.copies = self.first = 0
@@ -42,7 +44,8 @@ class PendingRelease:
         # first may be the last words of a process that ends by `os._exit`, and nobody would say them again: it may be
         # late.
         said, timeout_ns = [request.command for request in self.requests], self.ledger.registry.timeout_ns
-        round_trip = RoundTrip(self.ledger, self.requests, said, self.stream, self.number, ident, timeout_ns)
+        number = -self.number if self.follows else self.number
+        round_trip = RoundTrip(self.ledger, self.requests, said, self.stream, number, ident, timeout_ns)
         round_trip.slow = self.number == 1
         round_trip.sent = self.ledger.registry.clock.now()
         self.first = self.first or round_trip.sent
@@ -69,39 +72,55 @@ class PendingRelease:
         dropped, ledger.release_stream = ledger.release_stream, None
         return dropped or ReleaseStream(ledger.registry.engine)
 
-    def answered(self, reply: Any) -> None:
+    def answered(self, reply: Any) -> bool:
         """An answer came: mostly it says nothing. If the ledger was lost, what ends here is not known there any more;
-        if only the script was, or something has to be cleared up first, it is asked for like everything else."""
+        if only the script was, or something has to be cleared up first, it is asked for like everything else. Returns
+        whether that is so."""
         engine = self.ledger.registry.engine
         if isinstance(reply, Exception):
             elsewhere = engine.halfway(self.ledger, reply) or engine.moved(self.ledger, reply) is not None
             if elsewhere or protocol.no_script(reply) or engine.out_of_order(reply):
                 self._again()
-            else:
-                log.warning(
-                    "limiter %r: an end was refused by the engine: %s",
-                    self.ledger.registry.name,
-                    printable(str(reply)),
-                )
+                return True
+            log.warning(
+                "limiter %r: an end was refused by the engine: %s",
+                self.ledger.registry.name,
+                printable(str(reply)),
+            )
         elif len(reply) >= HEAD.size:
             status = HEAD.unpack_from(reply)[0]
-            if status in (protocol.MOVED, protocol.EDGES, protocol.RECONFIGURE, protocol.CLOCK):
+            if status in (
+                protocol.MOVED,
+                protocol.EDGES,
+                protocol.RECONFIGURE,
+                protocol.CLOCK,
+                protocol.SKIPPED,
+            ):
                 self._again()
+                return True
+        for request in self.requests:
+            request.settle()
+        return False
 
     def _again(self) -> None:
         """This copy was refused. One on another connection may still be under way, and must not be the second one that
         is applied: so if there is one, it has to be found out first what becomes of it."""
         engine = self.ledger.registry.engine
         if self.copies > 1:
-            engine.worker.resolve_unknown(
-                UnknownOutcome(self.ledger, self.requests, self.stream, self.number, self.first)
-            )
+            self.resolve_unknown()
             return
         for request in self.requests:
             # It may have been asked for before, with a question that failed.
             request.done = request.orphan = request.unknown = False
             request.error = None
             engine.ask_later(request)
+
+    def resolve_unknown(self) -> None:
+        """Have the background worker find out whether it was applied, and if it was not, send it anew."""
+        ledger = self.ledger
+        ledger.registry.engine.worker.resolve_unknown(
+            UnknownOutcome(ledger, self.requests, self.stream, self.number, self.first)
+        )
 
 
 class ReleaseStream:
@@ -126,5 +145,6 @@ class ReleaseStream:
         line.append(release)
 
     def stamp(self, release: PendingRelease) -> None:
+        release.follows = self.stream != b""
         release.stream = self.stream = self.stream or self.engine.new_stream()
         self.number = release.number = self.number + 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 
-from headway.engines.redis.client.requests import Acquire, Release
+from headway.engines.redis.client.requests import Acquire, Enter, post_end, taken_here
+from headway.engines.redis.script.protocol import TICK
 from headway.forks import on_fork
 from headway.outcome import Outcome
 
@@ -58,9 +59,10 @@ class Renewal:
             acquire.ledger.leases.pop((acquire.ticket, self.rule), None)
         else:
             self.mark = mark
-            marks = list(acquire.marks)
-            marks[2 * self.rule] = mark
-            acquire.marks = tuple(marks)
+            with _order:
+                marks = list(acquire.marks)
+                marks[2 * self.rule] = mark
+                acquire.marks = tuple(marks)
             acquire.epoch = epoch
             self.until = sent + acquire.ledger.allowance_ns
         self.not_renewed()
@@ -79,7 +81,7 @@ class Renewal:
                 return
             for part in self.parts:
                 part.last_words = None
-        self.acquire.ledger.post(Release(self.acquire, *said))
+        post_end(self.acquire, *said)
 
 
 # Re-entrant: the garbage collector may run while this thread has it, and end another permit.
@@ -117,4 +119,39 @@ def send_release(acquire: Acquire, how: int, actual: tuple[int, ...] | None = No
             acquire.ledger.leases.pop((acquire.ticket, renewal.rule), None)
         if wait:
             return
-    acquire.ledger.post(Release(acquire, how, actual))
+    post_end(acquire, how, actual)
+
+
+def enter(acquire: Acquire) -> bool:
+    """A bare permit brackets a call from now on: its windows count it until its release. False: nothing changes."""
+    ledger = acquire.ledger
+    if not ledger.bracketed or acquire.void or acquire.entered is not None or not taken_here(acquire):
+        return False
+    now = ledger.registry.clock.now()
+    with _order:
+        marks, since = list(acquire.marks), [0] * len(acquire.costs)
+        for i, rule in enumerate(ledger.rules):
+            if acquire.costs[i] and marks[2 * i] < 0 and rule.bracketed:
+                # The mark under which its release finds it: a time that is not before this one.
+                grid = rule.out_grid
+                since[i] = -(-server_time(acquire, now, marks[2 * i]) // grid) * grid
+        if not any(since):
+            return False
+        entered = acquire.entered = Enter(acquire, tuple(since))
+        for i, at in enumerate(since):
+            if at:
+                marks[2 * i] = float(at)
+        acquire.marks = tuple(marks)
+    acquire.slot = now
+    ledger.post(entered)
+    return True
+
+
+def server_time(acquire: Acquire, now: int, mark: float) -> int:
+    """The server's time, at most. Where its clock is not known: from when the permit would be usable again, had it not
+    been entered."""
+    registry = acquire.ledger.registry
+    sample = registry.clock_samples.get(acquire.ledger.ident)
+    if sample is not None:
+        return int(sample.most(now, registry.drift))
+    return int(-mark + (now - acquire.replied_at) * (1 + registry.drift) / TICK)

@@ -53,7 +53,7 @@ cdef class Request:
 
 cdef class Acquire(Request):
     cdef public tuple costs, marks
-    cdef public object raw_rows, renewals
+    cdef public object entered, raw_rows, renewals
     cdef public long long expires, process, replied_at, resume_at, slot, ticket
     cdef public double due, halted, longest, pause, quarantine, shift
     cdef public int patience, verdict

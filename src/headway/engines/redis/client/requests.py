@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from headway.engines.base import Row, Step
     from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
 
+ENTER = 5
+"""Beside the outcomes of a permit: a bare one is entered."""
+
 # C values where this file is compiled.
 GRANTED, SEVERAL = protocol.GRANTED, protocol.SEVERAL
 
@@ -134,6 +137,9 @@ class Request:
     def unheard(self) -> None:
         """It was not applied, and never will be."""
 
+    def settle(self) -> None:
+        """It was posted, and the server has answered."""
+
     def withdraw(self) -> None:
         """Nobody waits for it any more."""
         self.orphan = True
@@ -171,6 +177,7 @@ class Acquire(Request):
         "checked",
         "costs",
         "due",
+        "entered",
         "expires",
         "halted",
         "longest",
@@ -208,6 +215,8 @@ class Acquire(Request):
         self.slot = self.expires = self.replied_at = self.resume_at = 0
         self.stood = self.returned = self.asleep = self.checked = False
         self.process = _process
+        # What was sent when it was entered, if it was a bare one.
+        self.entered: Enter | None = None
 
     # -- what the front end sees (`base.Decision`) -------------------------------------------------------
 
@@ -217,7 +226,10 @@ class Acquire(Request):
 
     @property
     def held(self) -> bool:
-        return self.ledger.held
+        ledger = self.ledger
+        if self.entered is not None:
+            return True
+        return ledger.held or (ledger.bracketed and self.patience >= protocol.HELD)
 
     @property
     def revoked(self) -> bool:
@@ -434,6 +446,54 @@ class Release(Request):
         # It travelled with a question that did not arrive: nobody waits for it, so it is said again on its own.
         self.orphan = False
         self.ledger.registry.engine.post_now(self)
+
+
+class Enter(Release):
+    """A bare permit was entered: its ledger counts it until it ends.
+
+    The end of the permit waits until the ledger has heard of this. One that was faster would not be found there, and
+    the permit would be out until its transit is over.
+    """
+
+    __slots__ = ("last", "settled")
+
+    def __init__(self, acquire: Acquire, since: tuple[int, ...]) -> None:
+        self.last: Release | None = None
+        self.settled = False
+        Release.__init__(self, acquire, ENTER, since)
+
+    def follow(self, end: Release) -> None:
+        """Post the end of the permit, now or as soon as it may go."""
+        with _once:
+            if not self.settled:
+                self.last = end
+                return
+        self.ledger.post(end)
+
+    def settle(self) -> None:
+        with _once:
+            self.settled = True
+            end, self.last = self.last, None
+        if end is not None:
+            self.ledger.post(end)
+
+    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+        self.done = True
+        self.settle()
+        return position
+
+    def fail(self, error: BaseException) -> None:
+        Release.fail(self, error)
+        self.settle()
+
+
+def post_end(acquire: Acquire, how: int, actual: tuple[int, ...] | None = None) -> None:
+    """Tell the ledger how a permit ended."""
+    end = Release(acquire, how, actual)
+    if acquire.entered is None:
+        acquire.ledger.post(end)
+    else:
+        acquire.entered.follow(end)
 
 
 class Withdraw(Request):

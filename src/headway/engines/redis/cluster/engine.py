@@ -171,7 +171,7 @@ class ClusterEngine(Engine):
         self._slots = slots
         self._guide = deque([*named, *[seed for seed in self._seeds if seed not in named]])
         for name, node in list(self._nodes.items()):
-            if node not in self._guide and not node.release_sender.unheard:
+            if node not in self._guide and not node.release_sender.outstanding:
                 del self._nodes[name]
                 node.close()
 
@@ -199,7 +199,7 @@ class NodeReleaseSender(ReleaseSender):
 
     def flush(self) -> None:
         ReleaseSender.flush(self)
-        if self.wire is None and self.unheard:
+        if self.wire is None and self.outstanding:
             self.pool.engine.on_unreachable(self.pool, ConnectionError("releases cannot be delivered"))
             self.forward()
 
@@ -208,8 +208,10 @@ class NodeReleaseSender(ReleaseSender):
             if self.wire is not None:
                 return  # another thread has connected meanwhile, and has written them
             self._begin_streams()
-            releases = list(self.unheard)
-            self.unheard.clear()
+            releases = []
+            for line in (self.again, self.unheard):
+                while line:  # the collector may come, and with it one more
+                    releases.append(line.popleft())
         for release in releases:
             self.pool.engine.pool_of(release.ledger).release_sender.take_in(release)
 

@@ -339,7 +339,10 @@ class ReleaseSender:
     """A connection for releases, for which no caller waits. It never blocks and never raises.
 
     A release is kept until its reply has been counted. When the connection fails, the background worker opens another
-    and writes what is left again, under the old numbers: what was applied already is not applied twice.
+    and writes what is left again, under the old numbers: what was applied already is not applied twice. Each is written
+    again only when the one before it has its reply: if one is refused (a restarted server refuses until a client says
+    that its ledger is complete) and a later number of its stream is applied, the script cannot tell any more what has
+    become of the refused one, and it would be lost.
     """
 
     def __init__(self, pool: ServerPool) -> None:
@@ -349,11 +352,19 @@ class ReleaseSender:
         # too.
         self.order = threading.RLock()
         self.wire: Connection | None = None
+        # Not answered yet: written on this connection, or not at all.
         self.unheard: deque[Any] = deque()
+        # Written on a connection that has failed: they may have arrived.
+        self.again: deque[Any] = deque()
         # How many requests are under way on this connection.
         self.under_way = 0
         # The streams of letters, by account.
         self.streams: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether an answer is still to come."""
+        return bool(self.unheard or self.again)
 
     def post(self, release: Any) -> None:
         """Write now if that is possible at once; otherwise the background worker will."""
@@ -395,9 +406,8 @@ class ReleaseSender:
     def take_in(self, release: Any) -> None:
         """Queue a release that another connection could not deliver; if it may be in flight there, under its number."""
         with self.order:
-            release.written = False
             if release.copies:
-                self.unheard.append(release)
+                self.again.append(release)
             else:
                 self._box_of(release).line_up(release, self.unheard)
 
@@ -406,19 +416,31 @@ class ReleaseSender:
         for dropped in list(self.streams.values()):
             dropped.stream = b""
 
-    def _take_over(self, connection: Connection) -> Connection:
+    def _end_stream(self, release: Any) -> None:
+        """This one was refused, and so would be all that follow it in its stream."""
         with self.order:
-            releases = list(self.unheard)
-            again = any(release.copies for release in releases)
-            if again:
-                self._begin_streams()
-            for release in releases:
-                release.written = False
-                if again and not release.copies:
-                    self._box_of(release).stamp(release)
+            dropped = self.streams.get(release.ledger)
+            if dropped is not None and dropped.stream == release.stream:
+                dropped.stream = b""
+
+    def _take_over(self, connection: Connection) -> None:
         connection.socket.settimeout(0)
         self.wire, self.under_way = connection, 0
-        return connection
+
+    def _deliver_again(self, connection: Connection) -> None:
+        """What may have arrived before, one after the other. When one is refused, the keeper first finds out what
+        becomes of it, and of those behind it in its stream."""
+        refused: set[bytes] = set()
+        while self.again:
+            release = self.again[0]
+            if release.stream in refused:
+                release.resolve_unknown()
+            else:
+                release.copies += 1
+                connection.limit(int(self.pool.engine.timeout * 1e9))
+                if release.answered(connection.call(release.payload(connection.ident))):
+                    refused.add(release.stream)
+            self.again.popleft()
 
     def _unwritten(self) -> bool:
         try:
@@ -466,28 +488,55 @@ class ReleaseSender:
         while (answer := reader.gets()) is not False:
             release = self.unheard.popleft()
             self.under_way -= len(release.requests)
-            release.answered(answer)
+            if release.answered(answer):
+                self._end_stream(release)
 
     @property
     def waits(self) -> bool:
-        """Whether there is a letter that can only be written when others were answered."""
+        """Whether there is a release that can only be written when others have their replies."""
         return self.wire is not None and self._unwritten()
 
     def flush(self) -> None:
         """By the background worker: connect if needed, write what was not, count the replies."""
-        if not self.unheard:
+        if not self.outstanding:
             return
         with self.lock:
             try:
-                self._count(self.wire or self._take_over(Connection(self.pool)))
+                if self.again or self.wire is None:
+                    self._reopen()
+                if self.wire is not None:
+                    self._count(self.wire)
                 self._write()
             except CONNECTION_ERRORS:
                 self._hang_up()
 
+    def _reopen(self) -> None:
+        connection = Connection(self.pool)
+        try:
+            self._deliver_again(connection)
+        except BaseException:
+            connection.close()
+            raise
+        if self.wire is None:
+            self._take_over(connection)
+        else:
+            self.pool.put_back(connection)
+
     def _hang_up(self) -> None:
-        if self.wire is not None:
-            self.wire.close()
-            self.wire = None
+        if self.wire is None:
+            return
+        self.wire.close()
+        self.wire = None
+        with self.order:
+            if not any(release.copies for release in list(self.unheard)):
+                return
+            self._begin_streams()
+            for _ in range(len(self.unheard)):  # the collector may come, and with it one more, which stays
+                release = self.unheard.popleft()
+                if release.copies:
+                    self.again.append(release)
+                else:
+                    self._box_of(release).line_up(release, self.unheard)
 
     def close(self) -> None:
         with self.lock:

@@ -9,7 +9,7 @@ rule and ledger, and written back as the scripts left them.
     two lists        runs of (time, count), 16 bytes each: `cooling` (<key>:c<i>) and `out` (<key>:o<i>)
 
     bucket           tat, part, latest, tally
-    window           free, tally, ends of cooling, ends of out
+    window           free, tally, ends of cooling, ends of out, enterable
     spacing          last, slack, before, older, tally
     fixed window     ends, used, tally
     concurrency      lease, ends of out
@@ -40,7 +40,7 @@ EPOCH = 24
 # Which of a record's six own numbers are the rule's. Of a calendar quota the first is a checksum of its period.
 _KINDS = {
     BUCKET: ("bucket", slice(0, 5)),
-    WINDOW: ("window", slice(0, 5)),
+    WINDOW: ("window", slice(0, 6)),
     SPACING: ("spacing", slice(0, 3)),
     FIXED_WINDOW: ("fixed_window", slice(1, 4)),
     CONCURRENCY: ("concurrency", slice(0, 1)),
@@ -110,7 +110,7 @@ def decode(stored: Stored) -> Ledger:
             tat, part, latest, tally = numbers
             ledger.restore((_past(tat), part, _past(latest), tally), tally)
         case WindowLedger():
-            ledger.restore((first, *_ints(stored.cooling), -1, *_ints(stored.out)), rest[0])
+            ledger.restore((first, (*rest, 0)[11], *_ints(stored.cooling), -1, *_ints(stored.out)), rest[0])
         case SpacingLedger():
             slack, before, older, tally = rest
             ledger.restore((_past(first), slack, LONG_AGO, before, older), _past(tally))
@@ -138,7 +138,7 @@ def encode(ledger: Ledger, key: int, now: int, epoch: bytes = b"") -> Stored:
             return Stored(front + _doubles(state))
         case WindowLedger():
             cooling, out = ledger.cooling.pairs(), () if ledger.out is None else ledger.out.pairs()
-            state = (ledger.free, ledger.tally, *_ends(cooling), *_ends(out))
+            state = (ledger.free, ledger.tally, *_ends(cooling), *_ends(out), ledger.enterable)
             return Stored(front + _doubles(state), _doubles(cooling), _doubles(out))
         case SpacingLedger():
             state = (_gone(ledger.last), ledger.slack, ledger.before, ledger.older, _gone(ledger.tally))

@@ -26,10 +26,12 @@ TICK = 1000
 NEVER = float(1 << 52)
 """Longer than any wait: where there is no deadline."""
 
-OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION = range(9)
+OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION, SKIPPED = range(10)
 ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO = range(1, 12)
 NOW, WAIT, RESERVE = range(3)
 """Modes of ACQUIRE. In a pause of the whole limiter a key's ledger promises a time only to RESERVE."""
+HELD = 4
+"""Added to the mode where the permit brackets a call: its end will be sent."""
 DENIED, GRANTED, STANDING, REFUSED, SEVERAL = 0, 1, 2, 3, 4
 """Replies to ACQUIRE. SEVERAL: so many of the equal requests are granted now; their tally, then the mark of each."""
 
@@ -67,7 +69,7 @@ def record_of(rule: Rule, key: int, now: int = 0) -> bytes:
         case BucketRule():
             own = (rule.whole, rule.part, rule.parts, rule.room, rule.room_part)
         case WindowRule():
-            own = (rule.gap, rule.grid, rule.transit, rule.out_grid, int(rule.held))
+            own = rule.numbers()
         case SpacingRule():
             own = (rule.interval, rule.step, rule.max_reserved)
         case FixedWindowRule():

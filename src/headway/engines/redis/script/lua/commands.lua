@@ -10,8 +10,11 @@
     local command = index == from and first or commands(index)
     local what = command[1]
     if what == ACQUIRE then
-      -- ticket, 0 for now, 1 to wait or 2 to reserve, longest wait, how many times (with tickets in a row), costs
-      local patient, firm, longest = command[3] > 0, command[3] == 2, command[4]
+      -- ticket, 0 for now, 1 to wait or 2 to reserve (and HELD more, if it brackets a call), longest wait, how many
+      -- times (with tickets in a row), costs
+      local patience, longest = command[3] % HELD, command[4]
+      local patient, firm = patience > 0, patience == 2
+      command.held = command[3] >= HELD
       local last = command[2] + command[5] - 1
       serve_again()
       for ticket = command[2] + done, last do
@@ -42,7 +45,8 @@
     elseif (what == RELEASE or what == WITHDRAW) and epoch_seen ~= '' and epoch_seen ~= epoch then
       -- of a ledger that is no more
     elseif what == RELEASE then
-      -- how, ticket (0: none), then cost, mark, tally and actual cost of each rule
+      -- how, ticket (0: none), then cost, mark, tally and actual cost of each rule; or, to enter (5), instead of an
+      -- actual cost the time from which its call may be dispatched
       local how = command[2]
       if command[3] > 0 and can_queue then
         call('HDEL', root .. ':g', process .. pack('<d', command[3]))
@@ -60,6 +64,8 @@
             kind.cancel(ledger, now, cost, mark, tally)
           elseif how == 3 and kind.abandon then
             kind.abandon(ledger, now, cost, mark)
+          elseif how == 5 and kind.enter then
+            kind.enter(ledger, now, cost, mark, tally, actual)
           end
         end
       end

@@ -62,7 +62,8 @@ local function general()
       local cost = costs[offset + i]
       local mark, tally = 0, 0
       if cost > 0 then
-        mark = mine[i].kind.take(mine[i], slot, cost)
+        local kind = mine[i].kind
+        mark = (costs.held and kind.take_held or kind.take)(mine[i], slot, cost)
         tally = mine[i].tally
       end
       into[#into + 1] = mark

@@ -12,7 +12,7 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
     local ledger = {key = root, index = 1, record = record, kind = kind, rule = kind.rule(capacity, a, b, c, d, e, f)}
     kind.open(ledger, stored[3], RECORD + 1)
     only = ledger
-    local wait, take, complete = kind.wait, kind.take, kind.complete
+    local wait, complete = kind.wait, kind.complete
     local n = 0
     while from <= #ARGV do
       local what = unpack_from('<d', ARGV[from])
@@ -21,6 +21,7 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
         what, x, y, z, times, cost = unpack_from('<dddddd', ARGV[from])
       end
       if what == ACQUIRE and cost > 0 then
+        local take = y >= HELD and kind.take_held or kind.take
         if wait(ledger, now, cost) > 0 then
           break
         elseif times == 1 then

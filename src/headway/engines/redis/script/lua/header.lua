@@ -5,7 +5,8 @@
 --          All share the root's hash tag, as do the keys beside them: <key>:c<i> and :o<i> (lists: runs of a window), and
 --          the queue's <root>:q, :w, :h, :b and :g, of which queue.lua tells. p<process> in the root is when one was
 --          heard of last, and its lease.
--- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream,
+-- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream
+--          (below 0: only if the one before it was applied),
 --          least sequence number expected, lease, generation of the limits, number of rules, sharded channels or not
 -- ARGV[2]  the stream: 12 characters for the process, 4 for which of its streams
 -- ARGV[3]  the epoch in which the client knows this ledger; empty if it does not, or if the ledger may have expired
@@ -20,12 +21,14 @@
 -- cut short, and for so long the ledger is in doubt) and in a pause, sum of all shifts, how many wait, the epoch (24
 -- characters), then what each command has to say. With any status but OK nothing has changed.
 
-local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION = 0, 1, 2, 3, 4, 5, 6, 7, 8
+local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION, SKIPPED = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
-local FORMAT, GRACE, RECORD = 1, 60000000, 72
+local FORMAT, GRACE, RECORD, HELD = 1, 60000000, 72, 4
 
 local root, stream, epoch_seen, ident = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
 local at, lo, hi, number, seq_seen, lease, generation, count, sharded = unpack_from('<ddddddddd', ARGV[1])
+local follows = number < 0
+number = math.abs(number)
 local now = at
 if at == 0 then
   local time = call('TIME')
@@ -44,13 +47,18 @@ else
 end
 
 -- A command is applied once: its stream's last reply is kept, and a late copy of an older command is ignored.
+local applied = 0
 if stored[2] then
-  local done = unpack_from('<d', stored[2])
-  if done == number then
+  applied = unpack_from('<d', stored[2])
+  if applied == number then
     return string.sub(stored[2], 17)
-  elseif done > number then
+  elseif applied > number then
     return pack('<d', STALE)
   end
+end
+-- Releases are not waited for. If one is refused, so are those behind it: a later number would hide that it was.
+if follows and applied ~= number - 1 then
+  return pack('<dddddddd', SKIPPED, now, 0, 0, 0, 0, 0, 0) .. string.rep('\0', 24)
 end
 
 -- The lists of a ledger live as long as it does; one that was made just now has no time to live yet.

@@ -1,7 +1,8 @@
   -- Waiters where no time can be promised: first come first served, across all processes. No command walks the queue:
   -- joining, leaving, polling and granting cost O(log n), and one script looks at a bounded number of waiters.
   --
-  -- <root>:w  an entry for each waiter, by its process and ticket: number of arrival, deadline, how many costs, the costs,
+  -- <root>:w  an entry for each waiter, by its process and ticket: number of arrival, deadline, how many costs (below 0
+  --           if its permit brackets a call), the costs,
   --           and its class
   -- <root>:q  the order: class, arrival, process and ticket, all with score 0, so that the order is that of the bytes
   -- <root>:h  of each class: its head's process and ticket, and when that one was found to be ready; with metrics also
@@ -87,10 +88,13 @@
   -- The ledgers and costs of an entry; nil if this script cannot open all of them.
   local function needs_of(entry, class)
     local _, _, width = unpack_from('<ddd', entry)
+    local held = width < 0
+    width = math.abs(width)
     if width ~= count or (class ~= '') ~= metrics then
       return
     end
     local costs = numbers_in(entry, width, NUMBERS + 1)
+    costs.held = held
     if not metrics then
       return own, costs
     end
@@ -330,7 +334,8 @@
       fresh_queue = true
     end
     local class = class_of(costs, offset)
-    local numbers = pack('<d' .. string.rep('d', count), count, unpack(costs, offset + 1, offset + count))
+    local numbers = pack('<d' .. string.rep('d', count), costs.held and -count or count,
+      unpack(costs, offset + 1, offset + count))
     for i = ticket, ticket + times - 1 do
       local id, arrival = process .. pack('<d', i), (seq + 1) * 4096 + joined
       if i == ticket and not call('HGET', heads, class) then
@@ -356,7 +361,7 @@
     local entry = call('HGET', entries, id)
     if entry then
       local arrival, _, width = unpack_from('<ddd', entry)
-      local class = string.sub(entry, NUMBERS + 1 + 8 * width)
+      local class = string.sub(entry, NUMBERS + 1 + 8 * math.abs(width))
       call('ZREM', order, class .. '\0' .. pack('>d', arrival) .. id)
       call('HDEL', entries, id)
       waiting = waiting - 1
@@ -397,7 +402,7 @@
           call('HDEL', root .. ':g', id)
         elseif found[j] then
           local _, _, width = unpack_from('<ddd', found[j])
-          classes[string.sub(found[j], NUMBERS + 1 + 8 * width)] = true
+          classes[string.sub(found[j], NUMBERS + 1 + 8 * math.abs(width))] = true
           into[#into + 1] = 2
         else
           into[#into + 1] = 0

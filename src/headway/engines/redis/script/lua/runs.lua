@@ -74,6 +74,37 @@ local function add_run(runs, time, count)
   return time
 end
 
+-- Add in the order of time, wherever that is.
+local function insert_run(runs, time, count)
+  if runs.size == 0 or last_run(runs) < time then
+    return add_run(runs, time, count)
+  end
+  local low, high = 0, runs.size - 1
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if run_at(runs, middle) < time then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  local found, there = run_at(runs, low)
+  if found == time then
+    call('LSET', runs.key, low, pack(RUN, time, there + count))
+    if low == runs.size - 1 then
+      runs.last_count = there + count
+    end
+  else
+    call('LINSERT', runs.key, 'BEFORE', pack(RUN, found, there), pack(RUN, time, count))
+    runs.size = runs.size + 1
+    if low == 0 then
+      runs.first = time
+    end
+  end
+  runs.total = runs.total + count
+  return time
+end
+
 local function pop_run(runs)
   local time, count = run_of(call('LPOP', runs.key))
   if runs.first and runs.first ~= time then

@@ -1,21 +1,26 @@
 -- Port of core/window.py: never more than n in any w. Permits are free, cooling or out, and the sum is n.
 
 local window = {
-  reserves = true, alike = true, rule = 0, open = 0, state = 0, wait = 0, exact = 0, take = 0, complete = 0, reset_after = 0, more = 0,
+  reserves = true, alike = true, rule = 0, open = 0, state = 0, wait = 0, exact = 0, take = 0, take_held = 0, complete = 0,
+  reset_after = 0, more = 0,
 }
 kinds[2] = window
 
-function window.rule(capacity, gap, grid, transit, out_grid, held)
-  return {capacity = capacity, gap = gap, grid = grid, transit = transit, out_grid = out_grid, held = held == 1}
+function window.rule(capacity, gap, grid, transit, out_grid, which, bare_gap)
+  return {
+    capacity = capacity, gap = gap, grid = grid, transit = transit, out_grid = out_grid, held = which == 1,
+    bracketed = which == 2, bare_gap = which == 2 and bare_gap or gap,
+  }
 end
 
 function window.open(ledger, state, from)
-  ledger.free, ledger.tally = ledger.rule.capacity, 0
+  ledger.free, ledger.tally, ledger.enterable = ledger.rule.capacity, 0, 0
   local cooling, out = ledger.key .. ':c' .. ledger.index, ledger.key .. ':o' .. ledger.index
   if state then
     ledger.free, ledger.tally = unpack_from('<dd', state, from)
     ledger.cooling = open_runs(cooling, unpack_from('<ddddd', state, from + 16))
     ledger.out = open_runs(out, unpack_from('<ddddd', state, from + 56))
+    ledger.enterable = #state >= from + 103 and unpack_from('<d', state, from + 96) or 0
   else
     ledger.cooling, ledger.out = new_runs(cooling), new_runs(out)
   end
@@ -24,29 +29,29 @@ end
 
 function window.state(ledger)
   return pack('<dd', ledger.free, ledger.tally) .. runs_state(ledger.cooling) .. runs_state(ledger.out)
+    .. pack('<d', ledger.enterable)
 end
 
-local function usable(rule, completed)
-  local at = completed + rule.gap
-  return rule.grid > 1 and ceil_to(at, rule.grid) or at
+local function on_grid(at, grid)
+  return grid > 1 and ceil_to(at, grid) or at
 end
 
-local function cool(ledger, completed, count)
-  local cooling, at = ledger.cooling, completed + ledger.rule.gap
+local function cool(ledger, at, count)
+  local cooling, rule = ledger.cooling, ledger.rule
   if cooling.size == 0 or last_run(cooling) < at then
-    at = usable(ledger.rule, completed)
+    return add_run(cooling, on_grid(at, rule.grid), count)
+  elseif rule.bracketed and last_run(cooling) - rule.grid >= at then
+    return insert_run(cooling, on_grid(at, rule.grid), count)
   end
   return add_run(cooling, at, count)
 end
 
 local function advance(ledger, now)
   local out, cooling, transit = ledger.out, ledger.cooling, ledger.rule.transit
-  if ledger.rule.held then
-    while first_time(out) <= now - transit do
-      local due, count = first_time(out) + transit, pop_run(out)
-      cool(ledger, due, count)
-      count_abandoned(ledger, count)
-    end
+  while out.size > 0 and first_time(out) <= now - transit do
+    local due, count = first_time(out) + transit, pop_run(out)
+    cool(ledger, due + ledger.rule.gap, count)
+    count_abandoned(ledger, count)
   end
   while first_time(cooling) <= now do
     ledger.free = ledger.free + pop_run(cooling)
@@ -58,37 +63,62 @@ function window.wait(ledger, now, cost)
   local need = cost - ledger.free
   if need <= 0 then
     return 0
-  elseif need <= ledger.cooling.total then
-    return time_of(ledger.cooling, need) - now
+  end
+  local least = ledger.rule.gap > 1 and ledger.rule.gap or 1
+  if need <= ledger.cooling.total then
+    local wait = time_of(ledger.cooling, need) - now
+    if wait <= least or ledger.out.total == 0 then
+      return wait
+    end
+    -- It cools behind what was promised for later, and what is out may come back before.
+    need = need - ledger.out.total
+    return need > 0 and math.max(least, time_of(ledger.cooling, need) - now) or least
   elseif cost > ledger.rule.capacity then
     return FOREVER
   end
-  return ledger.rule.gap > 1 and ledger.rule.gap or 1
+  return least
 end
 
 function window.exact(ledger, now, cost)
   advance(ledger, now)
-  return cost - ledger.free <= ledger.cooling.total
+  local need = cost - ledger.free
+  if need > ledger.cooling.total then
+    return false
+  end
+  return need <= 0 or ledger.out.total == 0 or time_of(ledger.cooling, need) - now <= ledger.rule.gap
 end
 
-function window.take(ledger, at, cost)
-  ledger.free = ledger.free - cost
-  if not ledger.rule.held then
-    return -cool(ledger, at, cost)
+-- What brackets a call, where that makes a difference: it is out until its end is told.
+function window.take_held(ledger, at, cost)
+  if not (ledger.rule.held or ledger.rule.bracketed) then
+    return window.take(ledger, at, cost)
   end
+  ledger.free = ledger.free - cost
   local out = ledger.out
-  if ledger.rule.out_grid > 1 and (out.size == 0 or last_run(out) < at) then
-    at = ceil_to(at, ledger.rule.out_grid)
+  if out.size == 0 or last_run(out) < at then
+    at = on_grid(at, ledger.rule.out_grid)
   end
   return add_run(out, at, cost)
 end
 
+function window.take(ledger, at, cost)
+  if ledger.rule.held then
+    return window.take_held(ledger, at, cost)
+  end
+  ledger.free = ledger.free - cost
+  local usable = cool(ledger, at + ledger.rule.bare_gap, cost)
+  if ledger.rule.bracketed then
+    ledger.enterable = math.max(ledger.enterable, math.min(usable, at + ledger.rule.transit))
+  end
+  return -usable
+end
+
 function window.complete(ledger, now, cost, mark)
   advance(ledger, now)
-  if ledger.rule.held and mark >= 0 then
+  if mark >= 0 then
     local found = remove_run(ledger.out, mark, cost)
     if found > 0 then
-      cool(ledger, now, found)
+      cool(ledger, now + ledger.rule.gap, found)
     end
   end
 end
@@ -100,7 +130,8 @@ function window.reset_after(ledger, now)
     last = last_run(ledger.cooling)
   end
   if ledger.out.size > 0 then
-    last = math.max(last, usable(ledger.rule, last_run(ledger.out) + ledger.rule.transit))
+    local rule = ledger.rule
+    last = math.max(last, on_grid(last_run(ledger.out) + rule.transit + rule.gap, rule.grid))
   end
   return last - now
 end
@@ -117,16 +148,29 @@ function window.more()
     elseif cost > ledger.rule.capacity then
       return FOREVER
     end
-    return usable(ledger.rule, time_of(ledger.out, need - ledger.cooling.total) + ledger.rule.transit) - now
+    local rule = ledger.rule
+    local due = time_of(ledger.out, need - ledger.cooling.total) + rule.transit
+    local last = ledger.cooling.size > 0 and last_run(ledger.cooling) or now
+    return math.max(on_grid(due + rule.gap, rule.grid), last) - now
   end
 
   function window.cancel(ledger, now, cost, mark, tally)
     advance(ledger, now)
     if mark < 0 then
       ledger.free = ledger.free + remove_run(ledger.cooling, ledger.tally - tally - mark, cost)
-    elseif ledger.rule.held then
+    else
       ledger.free = ledger.free + remove_run(ledger.out, mark, cost)
     end
+  end
+
+  -- What was taken brackets a call after all. If it has cooled meanwhile it may be another's by now, and is owed.
+  function window.enter(ledger, now, cost, mark, tally, at)
+    if mark >= 0 or not ledger.rule.bracketed then
+      return mark
+    end
+    advance(ledger, now)
+    ledger.free = ledger.free - cost + remove_run(ledger.cooling, ledger.tally - tally - mark, cost)
+    return insert_run(ledger.out, on_grid(at, ledger.rule.out_grid), cost)
   end
 
   function window.settle(ledger, now, cost, mark, tally, actual)
@@ -137,7 +181,7 @@ function window.more()
       local extra = math.min(actual - cost, ledger.free + FOREVER - 1)
       if extra > 0 then
         ledger.free = ledger.free - extra
-        cool(ledger, now, extra)
+        cool(ledger, now + (mark >= 0 and ledger.rule.gap or ledger.rule.bare_gap), extra)
       end
     end
     window.complete(ledger, now, math.min(cost, actual), mark)
@@ -161,16 +205,18 @@ function window.more()
       if ledger.rule.held then
         add_run(ledger.out, now, count)
       else
-        cool(ledger, now, count)
+        cool(ledger, now + ledger.rule.gap, count)
       end
     end
   end
 
-  -- Neither its times nor what is owed may leave the horizon, where numbers end.
+  -- Neither its times nor what is owed may leave the horizon, where numbers end; and nothing is promised while a bare permit
+  -- cools that may still be entered.
   function window.slot(ledger, now, cost)
     local rule = ledger.rule
     local wait = window.wait(ledger, now, cost)
-    if wait > FOREVER - rule.gap - rule.transit or cost - ledger.free >= FOREVER then
+    if wait > FOREVER - rule.gap - rule.transit or cost - ledger.free >= FOREVER
+      or wait > 0 and ledger.enterable > now then
       return -1
     end
     return window.exact(ledger, now, cost) and now + wait or -1
@@ -185,7 +231,8 @@ function window.more()
   -- their own time. If the pause ends sooner, what they had is moved as they would be, or all that is taken next
   -- would be kept as long as that.
   function window.shift(ledger, now, by)
-    local runs, least, ahead = ledger.cooling, usable(ledger.rule, now), {}
+    local rule = ledger.rule
+    local runs, least, ahead = ledger.cooling, on_grid(now + rule.gap, rule.grid), {}
     while by < 0 and runs.size > 0 and last_run(runs) > least do
       local time, count = last_run(runs)
       ahead[#ahead + 1] = {time, count}

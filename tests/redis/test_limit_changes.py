@@ -18,6 +18,7 @@ from headway.engines.redis.net.acl import acl_line
 from headway.engines.redis.net.address import read_address
 from headway.engines.redis.script.scripts import plain_script
 from headway.errors import LimitMismatch
+from waiting import NEVER
 
 
 class NoAnchors(dict[bytes, object]):
@@ -121,7 +122,7 @@ def test_what_was_taken_stays_taken(world) -> None:
     assert world.drain(limiter) == 4
 
 
-def test_what_was_over_before_the_change_is_not_held_against_anybody(world) -> None:
+def test_uses_that_were_over_before_the_change_do_not_count(world) -> None:
     limiter = world.limiter("10/s burst 10")
     assert world.drain(limiter) == 10
     world.move(50)
@@ -197,7 +198,7 @@ def test_reserved_slots_are_kept_clear_of(limit, least, world) -> None:
 
 
 @pytest.mark.realtime
-def test_who_sleeps_while_the_limit_changes_wakes_at_the_time_it_was_told(server) -> None:
+def test_a_sleeper_wakes_at_its_promised_time_although_the_limit_changed(server) -> None:
     engine = Engine(read_address(server.url))
     limiter = headway.Limiter("10/s burst 1", name="api", engine=engine)
     begin = time.monotonic()
@@ -301,7 +302,7 @@ def test_the_ledger_lives_at_least_as_long_as_it_did(world) -> None:
         assert min(times) > 3_600_000
 
 
-def test_of_two_who_adopt_at_once_one_writes(world) -> None:
+def test_of_two_clients_that_change_the_limit_at_once_one_writes(world) -> None:
     first = world.limiter("10/s")
     assert world.drain(first) == 10
     new = [world.limiter("15/s"), world.limiter("15/s")]
@@ -344,7 +345,7 @@ def test_what_its_root_has_forgotten_is_not_brought_back(world) -> None:
     assert not newer.try_acquire({"requests": "bob", "tokens": "acme"}, cost={"requests": 1, "tokens": 0})
 
 
-def test_scripts_are_loaded_again_and_nobody_needs_more_rights(server) -> None:
+def test_scripts_are_loaded_again_without_further_rights(server) -> None:
     server.client().execute_command(*acl_line("limits", "secret").split())
     limiter = headway.Limiter("10/s", name="api", engine=server.url.replace("//", "//limits:secret@"))
     assert limiter.try_acquire(cost=10)
@@ -358,7 +359,7 @@ def test_scripts_are_loaded_again_and_nobody_needs_more_rights(server) -> None:
 
 
 @pytest.mark.realtime
-def test_who_stands_in_line_is_served_under_the_new_rule(server) -> None:
+def test_a_waiter_in_the_queue_is_served_under_the_new_rule(server) -> None:
     engine = Engine(read_address(server.url))
     limiter = headway.Limiter("1 concurrent", name="api", engine=engine)
     held = limiter.acquire()
@@ -371,6 +372,6 @@ def test_who_stands_in_line_is_served_under_the_new_rule(server) -> None:
         assert limiter.peek().waiting == 1
         held.complete()
         for one in asked:
-            one.result(10).complete()
+            one.result(NEVER).complete()
     limiter.close()
     engine.close()

@@ -5,8 +5,8 @@ import threading
 import time
 
 import pytest
-from tests.redis.crew import most_in_any
 from tests.redis.servers import eventually
+from tests.redis.workers import most_in_any
 
 from headway import Limiter, RateLimited, Spacing, Window
 from headway.engines.redis.client.batching import thread_batcher
@@ -49,7 +49,7 @@ def make(valkey, name, connect):
     made = []
 
     def make(limit):
-        made.append(Limiter(limit, name=name, engine=connect(f"{valkey.url}?lease=60"), engine_timeout=2))
+        made.append(Limiter(limit, name=name, engine=connect(f"{valkey.url}?lease=300"), engine_timeout=2))
         return made[-1]
 
     yield make
@@ -68,7 +68,7 @@ def test_a_pause_that_is_made_longer_gives_no_permit_twice(make):
     assert most_in_any(0.95, sleepers.join()) == 3
 
 
-def test_a_lifted_pause_lets_nobody_have_what_still_cools(make):
+def test_a_lifted_pause_does_not_free_permits_that_still_rest(make):
     limiter = make(Window(3, per=2))
     sleepers = Sleepers(limiter)
     for _ in range(3):
@@ -81,7 +81,7 @@ def test_a_lifted_pause_lets_nobody_have_what_still_cools(make):
 
 @pytest.mark.parametrize("key", [None, "alice"])
 @pytest.mark.parametrize("limit", [Window(3, per=1), Spacing(0.5)])
-def test_who_sleeps_until_the_end_of_a_pause_goes_when_it_is_lifted(make, limit, key):
+def test_a_sleeper_until_the_end_of_a_pause_goes_when_it_is_lifted(make, limit, key):
     """Whether it was a pause of its own key or of all; and what it takes is back in time."""
     limiter = make(limit)
     sleepers = Sleepers(limiter)
@@ -94,7 +94,7 @@ def test_who_sleeps_until_the_end_of_a_pause_goes_when_it_is_lifted(make, limit,
 
 
 @pytest.mark.parametrize("limit", [Window(1, per=0.1), Spacing(0.1), "10/s burst 1"])
-def test_all_who_wait_for_a_key_go_when_a_pause_of_all_is_lifted(make, limit):
+def test_all_waiters_of_a_key_go_when_a_pause_of_all_is_lifted(make, limit):
     """In several processes: nothing was promised for after the pause that could be in anybody's way."""
     one, other = make(limit), make(limit)
     one.acquire("alice")
@@ -121,7 +121,7 @@ def test_a_key_that_is_no_longer_paused_waits_for_the_end_of_a_pause_of_all(make
     assert min(sleepers.join()) > ends
 
 
-def test_who_waits_for_the_end_of_a_pause_of_all_gives_up_at_once_if_that_is_too_late(make):
+def test_a_caller_gives_up_at_once_if_a_pause_of_all_ends_too_late(make):
     limiter = make(Spacing(1))
     limiter.pause(30)
     with pytest.raises(RateLimited) as error:
@@ -148,7 +148,7 @@ def test_what_was_reserved_for_a_key_is_not_moved_into_a_pause_of_all(make):
     permit.cancel()
 
 
-def test_a_pause_of_all_that_is_made_longer_holds_those_up_who_slept_until_its_end(make):
+def test_a_longer_pause_of_all_holds_up_sleepers_until_its_end(make):
     limiter = make(Window(3, per=1))
     sleepers = Sleepers(limiter)
     limiter.pause(0.5)
@@ -158,7 +158,7 @@ def test_a_pause_of_all_that_is_made_longer_holds_those_up_who_slept_until_its_e
     assert min(sleepers.join()) > ends
 
 
-def test_who_is_recalled_and_cancelled_before_it_asks_anew_gives_its_slot_back(make):
+def test_a_recalled_sleeper_that_is_cancelled_gives_its_slot_back(make):
     """It would have gone back with the question that it does not ask."""
     limiter, other = make(Spacing(100)), make(Spacing(100))
 
@@ -178,7 +178,7 @@ def test_who_is_recalled_and_cancelled_before_it_asks_anew_gives_its_slot_back(m
     eventually(lambda: other.peek().waiting == 0, "a slot that is free", within=SOON)
 
 
-def test_who_is_recalled_while_another_asks_gives_its_slot_back_with_its_own_question(make):
+def test_a_sleeper_recalled_during_another_request_gives_its_slot_back_with_its_own(make):
     """It waits until the lane is free; what it gives back must not wait any longer than that."""
     limiter = make(Spacing(2))
     limiter.acquire()

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.redis.servers import eventually, program_path
 
+from waiting import NEVER
+
 MARKS = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc: run it on Linux"),
@@ -91,7 +93,7 @@ def runs(pid):
     return False
 
 
-def deserted(home, within=10.0):
+def deserted(home, within=NEVER):
     eventually(lambda: not inhabitants(home), f"nobody in {home}", within=within)
     return True
 
@@ -110,8 +112,8 @@ class User:
         self.words.write(expression.encode() + b"\n")
 
     def hear(self):
-        ready, _, _ = select.select([self.answers], [], [], 30)
-        assert ready, "no answer within 30 s"
+        ready, _, _ = select.select([self.answers], [], [], NEVER)
+        assert ready, f"no answer within {NEVER} s"
         line = self.answers.readline()
         assert line, "it ended without an answer"
         return json.loads(line)
@@ -123,11 +125,11 @@ class User:
     def leave(self):
         """The normal end: atexit does the rest."""
         self.words.close()
-        assert self.process.wait(20) == 0
+        assert self.process.wait(NEVER) == 0
 
     def kill(self):
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(NEVER)
 
     def clear(self):
         self.kill()

@@ -26,8 +26,8 @@ import time
 from pathlib import Path
 
 from conftest import find_program
+from waiting import NEVER
 
-PATIENCE = 20.0
 TOLD = "\x1e"
 
 
@@ -65,6 +65,7 @@ class Use(float):
 PRELUDE = """
 import asyncio, os, signal, struct, sys, threading, time
 {age_of}
+{spent}
 import headway
 from headway import *
 from headway.errors import EngineUnavailable, PermitExpired
@@ -72,7 +73,7 @@ from headway.errors import EngineUnavailable, PermitExpired
 _audit = os.open({audit!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 def use(permit=None):
-    now = time.monotonic()
+    now = spent(permit) if permit else time.monotonic()
     os.write(_audit, struct.pack("<dd", now, now - (age_of(permit) if permit else 0)))
 
 say = lambda *words: (sys.stdout.write({told!r} + " ".join(map(str, words)) + "\\n"), sys.stdout.flush())
@@ -119,14 +120,14 @@ class Worker:
     def errors(self):
         return "".join(self._errors)
 
-    def hear(self, within=PATIENCE):
+    def hear(self, within=NEVER):
         """The next thing that it says."""
         try:
             line = self._lines.get(timeout=within)
         except queue.Empty:
             raise TimeoutError(f"a worker said nothing for {within} s; it wrote:\n{self.errors}") from None
         if not line:
-            self._readers[1].join(PATIENCE)
+            self._readers[1].join(NEVER)
             raise ChildProcessError(f"a worker ended; it wrote:\n{self.errors}")
         return line.lstrip(TOLD)
 
@@ -138,22 +139,22 @@ class Worker:
 
     def kill(self):
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(NEVER)
 
-    def join(self, within=PATIENCE):
+    def join(self, within=NEVER):
         """Wait for its end; what it wrote to stderr."""
         self.process.wait(within)
         for reader in self._readers:
-            reader.join(PATIENCE)
+            reader.join(NEVER)
         assert self.process.returncode == 0, self.errors
         return self.errors
 
     def close(self):
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(NEVER)
         for reader in self._readers:
-            reader.join(PATIENCE)
+            reader.join(NEVER)
         self.process.stdout.close()
         self.process.stderr.close()
 
@@ -180,7 +181,7 @@ class Crew:
     def start(self, url, script, *, warnings="error", clock=None):
         """A worker; when this returns it runs, but may not have said or done anything yet."""
         names = {"audit": self.audit, "name": self.name, "url": url, "told": TOLD}
-        prelude = PRELUDE.format(**names, age_of=inspect.getsource(age_of))
+        prelude = PRELUDE.format(**names, age_of=inspect.getsource(age_of), spent=inspect.getsource(spent))
         worker = Worker(prelude + script, warnings=warnings, clock=clock)
         self.workers.append(worker)
         return worker
@@ -212,13 +213,3 @@ def longest_silence(times):
     return max(
         ((later - earlier, earlier) for earlier, later in itertools.pairwise(times)), default=(0.0, 0.0)
     )
-
-
-def wait_until(holds, what, *, within=PATIENCE, every=0.02):
-    """Wait until `holds()`; returns the seconds that it took."""
-    begin = time.monotonic()
-    while not holds():
-        if time.monotonic() - begin > within:
-            raise TimeoutError(f"{what}: not within {within} s")
-        time.sleep(every)
-    return time.monotonic() - begin

@@ -8,6 +8,7 @@ from typing import Any
 from tests.redis.servers import eventually
 
 from headway import Limiter
+from waiting import NEVER
 
 TIMEOUT = 2.0  # seconds: two cores are shared with others
 
@@ -36,7 +37,7 @@ def check_wake(engine, within=1.0):
         permit = limiter.acquire()
         got: list[tuple[Any, float]] = []
         thread = threading.Thread(
-            target=lambda got=got: got.append((limiter.acquire(timeout=20), time.monotonic()))
+            target=lambda got=got: got.append((limiter.acquire(timeout=NEVER), time.monotonic()))
         )
         thread.start()
         eventually(lambda: limiter.peek().waiting, "somebody who waits")
@@ -44,7 +45,7 @@ def check_wake(engine, within=1.0):
         assert not got
         permit.complete()
         ended = time.monotonic()
-        thread.join(20)
+        thread.join(NEVER)
         got[0][0].complete()
     assert got[0][1] - ended < within
 
@@ -53,7 +54,7 @@ async def check_wake_async(engine, within=1.0):
     limiter = Limiter("1 concurrent", name="wake", engine=engine, engine_timeout=TIMEOUT)
     for _ in range(2):
         permit = await limiter.acquire_async()
-        waiting = asyncio.create_task(limiter.acquire_async(timeout=20))
+        waiting = asyncio.create_task(limiter.acquire_async(timeout=NEVER))
         await asyncio.sleep(0.4)
         assert not waiting.done()
         permit.complete()

@@ -19,6 +19,8 @@ import select
 import struct
 import termios
 
+from waiting import NEVER
+
 PACE = [sys.executable, "-m", "headway.cli", "pace"]
 TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 FIGURES = r"([\d,]+) lines?  ([\d,.]+)/s  backlog ([\d.,]+ \w+)  scheduling delay ([\d.,]+ \w+)"
@@ -84,7 +86,7 @@ def test_it_is_one_line_that_is_gone_at_the_end():
         terminal.program.stdin.close()
         assert terminal.program.stdout.read() == b"x\n" * 30, "the lines alone, and all of them"
         shown = terminal.look(10)
-        assert terminal.program.wait(20) == 0
+        assert terminal.program.wait(NEVER) == 0
     # Drawn again in the same place: each time the cursor goes to the beginning and the line is erased.
     assert shown.count("scheduling delay") >= 2
     assert shown.count("\r\x1b[2K") == shown.count("scheduling delay") - 1
@@ -107,7 +109,7 @@ def test_ctrl_c_on_the_keyboard():
         terminal.program.stdin.write(b"x\n" * 1000)
         terminal.look(20, "[1-9] lines?")
         os.write(terminal.screen, b"\x03")
-        assert terminal.program.wait(20) == 130
+        assert terminal.program.wait(NEVER) == 130
         shown = terminal.look(5, r"interrupted after \d+ lines?\r\n")
         passed = len(terminal.program.stdout.read().splitlines())
         assert f"headway: interrupted after {passed} line" in shown
@@ -146,5 +148,5 @@ def test_commands(jobs):
         terminal.program.stdin.close()
         out = terminal.program.stdout.read()
         assert sorted(out.split(b"\n")) == sorted([*(b"out %d" % n for n in range(50)), b""])
-        assert terminal.program.wait(20) == 0
+        assert terminal.program.wait(NEVER) == 0
         assert "lines" in terminal.look(5)

@@ -7,12 +7,13 @@ import time
 from typing import Any
 
 import pytest
-from tests.redis.checks import short_lease
+from tests.redis.engine_checks import short_lease
 from tests.redis.servers import HOST, Cluster, eventually
 
 from headway import Limiter, Remote
 from headway.engines.redis.cluster.engine import slot_of
 from headway.errors import EngineUnavailable
+from waiting import NEVER
 
 pytestmark = [pytest.mark.slow, pytest.mark.realtime]
 
@@ -123,7 +124,7 @@ class Crowd:
     def end(self):
         self._stop.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(NEVER)
 
 
 @pytest.mark.parametrize("first", ["root", "lists"])
@@ -145,8 +146,8 @@ def test_calls_wait_until_a_slot_has_arrived(cluster, connect, name, kind, first
     crowd.goes_on()
     crowd.end()
     assert not crowd.troubles
-    limiter.acquire(timeout=20).complete()
-    asyncio.run(limiter.acquire_async(timeout=20)).complete()
+    limiter.acquire(timeout=NEVER).complete()
+    asyncio.run(limiter.acquire_async(timeout=NEVER)).complete()
 
 
 @pytest.mark.parametrize("kind", ["metrics", "remote", "several"])
@@ -168,7 +169,7 @@ def test_a_slot_that_does_not_arrive_is_told_in_time(cluster, connect, name, kin
     assert time.monotonic() - begin >= 0.25
     move.finish()
     eventually(lambda: tried(limiter), "the slot at its new node", every=0.05)
-    limiter.acquire(timeout=20).complete()
+    limiter.acquire(timeout=NEVER).complete()
 
 
 def tried(limiter):

@@ -4,9 +4,10 @@ import asyncio
 import threading
 
 import pytest
-from tests.redis.storms import STORMS, Storm, run, settled
+from tests.redis.cancellation import STORMS, Storm, run, settled
 
 from headway import Limiter, Permit, RateLimited
+from waiting import NEVER
 
 pytestmark = pytest.mark.realtime
 
@@ -70,7 +71,7 @@ def test_a_ledger_is_lost_while_tasks_come_and_go(valkey, name, kind, on_loss):
 
 @pytest.mark.parametrize("kind", ["window", "concurrency"])
 def test_one_loop_after_another_with_commands_under_way(proxy, name, kind):
-    limiter = Limiter(STORMS[kind], name=name, engine=f"{proxy.url}?lease=30", engine_timeout=5)
+    limiter = Limiter(STORMS[kind], name=name, engine=f"{proxy.url}?lease=300", engine_timeout=5)
     storm = Storm(kind, limiter)
 
     proxy.delay(answers=0.004)
@@ -106,7 +107,7 @@ def test_two_loops_and_threads_at_once(valkey, name, kind):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(NEVER)
     assert failed == []
     storms[0].kept += [*storms[1].kept, *used]
     settled(limiter, kind, storms[0])

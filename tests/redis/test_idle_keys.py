@@ -106,7 +106,7 @@ def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
     eventually(lambda: registry.sweep() or not registry.ledgers, "it is reduced")
 
 
-def test_an_account_that_somebody_got_just_now_is_not_reduced(valkey, name):
+def test_an_account_that_was_just_looked_up_is_not_reduced(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
     registry = limiter._shared.ledgers.registry
@@ -119,7 +119,7 @@ def test_an_account_that_somebody_got_just_now_is_not_reduced(valkey, name):
 
 
 @pytest.mark.parametrize("limit", ["5 concurrent", "2/300ms"])
-def test_who_holds_or_waits_is_not_reduced(valkey, name, limit):
+def test_an_account_with_holders_or_waiters_is_not_reduced(valkey, name, limit):
     limiter = Limiter(limit, name=name, engine=valkey.url)
     registry = limiter._shared.ledgers.registry
     held = [limiter.acquire("key") for _ in range(2)]
@@ -239,7 +239,7 @@ def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
         eventually(lambda: limiter.try_acquire("key"), "a permit").complete()
 
 
-def test_an_end_for_a_ledger_that_began_anew_is_nobodys(valkey, name):
+def test_a_release_for_a_ledger_that_began_anew_is_dropped(valkey, name):
     limiter = Limiter("1/min", name=name, engine=valkey.url, remote=True, max_quarantine=0.1)
     permit = limiter.acquire("key")
     reduce_all(limiter)

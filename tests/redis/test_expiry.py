@@ -12,6 +12,7 @@ from tests.redis.servers import eventually
 from headway import Limiter
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.address import read_address
+from waiting import NEVER
 
 OLD = struct.pack("<dd", (time.time() - 3600) * 1e6, (time.time() - 3600) * 1e6)
 
@@ -65,7 +66,7 @@ def test_many_streams_are_looked_through_some_at_a_time(engines, valkey, name):
     assert client.hlen(root) >= 20_000
 
 
-def test_grants_that_nobody_asks_after_any_more_go(engines, valkey, name):
+def test_grants_that_are_no_longer_asked_for_expire(engines, valkey, name):
     """Where no release is sent, a waiter that was called by a message says nothing more. With every grant some records
     are looked at, so that old ones do not gather, and none of them all at once."""
     limiter = Limiter("1 concurrent; 100000/s", name=name, engine=engines())
@@ -98,7 +99,7 @@ def test_the_queue_lives_as_long_as_a_ledger_under_a_longer_limit(engines, valke
     assert client.pttl(root) > 3_000_000
     assert client.pttl(f"{root}:q") >= client.pttl(root) - 1000
     held.complete()
-    thread.join(30)
+    thread.join(NEVER)
 
 
 def test_a_process_with_many_keys_does_not_name_a_stream_twice(engines, name):

@@ -5,10 +5,9 @@ import gc
 from random import Random
 from typing import Any
 
-from tests.redis.crew import wait_until
-
 from headway import AllOf, RateLimited, Remote, Spacing, Window
 from headway.errors import EngineUnavailable
+from waiting import NEVER, wait_until
 
 REMOTE = Remote(resolution=0, max_transit=60)
 HELD = Window(1000, per=60, remote=REMOTE)
@@ -98,7 +97,7 @@ class Storm:
         for task in tasks:
             if random.random() < 0.3:
                 task.cancel()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(NEVER):
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None and not isinstance(outcome, asyncio.CancelledError):
@@ -138,9 +137,8 @@ def settled(limiter, kind, storm):
     wait_until(
         lambda: worker.wake() or not (worker.unknown_outcomes or worker._has_releases()),
         "nothing left to say",
-        within=5,
     )
-    wait_until(lambda: {(one.waiting, one.in_flight) for one in peek()} == {(0, 0)}, "nobody", within=5)
+    wait_until(lambda: {(one.waiting, one.in_flight) for one in peek()} == {(0, 0)}, "nobody")
     if kind == "concurrency":
         assert {one.remaining for one in peek()} == {5}
     elif kind.startswith("window"):

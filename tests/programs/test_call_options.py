@@ -191,7 +191,8 @@ def test_timeout_none_waits_and_the_limiter_has_a_default(decorated):
     assert [call() // 10**9 for _ in range(3)] == [0, 60, 120]
     with pytest.raises(RateLimited, match="timeout=5 s"):
         [decorated(limiter)(lambda: 0)() for limiter in [Limiter("1/hour", timeout=5)] for _ in range(2)]
-    waits = decorated(Limiter("1/minute", timeout=5, clock=clock), timeout=None)(clock.now)
+    limiter = Limiter("1/minute", timeout=5, remote=False, clock=clock)
+    waits = decorated(limiter, timeout=None)(clock.now)
     assert waits() + 60 * 10**9 == waits()
 
 
@@ -403,12 +404,13 @@ def test_a_limiter_has_its_own_options():
         throttle("5/s", no_such_option=1)
 
 
-def test_remote_by_default_and_a_window_of_its_own_wins():
-    assert throttle("5/s")(len).limiter.limit.remote == Remote()
-    assert throttle("5/s", remote=False)(len).limiter.limit.remote is None
+def test_a_window_of_its_own_wins():
+    for remote, found in ((None, None), (False, False), (True, Remote()), (Remote(max_transit=3),) * 2):
+        assert throttle("5/s", remote=remote)(len).limiter.limit.remote == found
     own = Window(5, per=1, remote=Remote(max_transit=3))
-    assert throttle(own)(len).limiter.limit == own
-    assert throttle(Limiter("5/s"))(len).limiter.limit.remote is None
+    assert throttle(own, remote=False)(len).limiter.limit == own
+    local = Window(5, per=1, remote=False)
+    assert throttle(local, remote=True)(len).limiter.limit == local
 
 
 def test_keys_may_be_numbers():

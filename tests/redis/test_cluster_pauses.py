@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.redis.checks import TIMEOUT
+from tests.redis.engine_checks import TIMEOUT
 from tests.redis.servers import HOST, eventually
 
 from headway import Limiter, RateLimited, Window
@@ -15,6 +15,7 @@ from headway.engines.redis.client.background import BackgroundWorker
 from headway.engines.redis.cluster.engine import ClusterEngine
 from headway.engines.redis.net.address import read_address
 from headway.errors import EngineUnavailable
+from waiting import NEVER, SOON
 
 pytestmark = [pytest.mark.slow, pytest.mark.realtime]
 
@@ -26,7 +27,7 @@ def process(cluster):
     """process(limit): a limiter as another process would have it. Messages alone are quick: a lease is long."""
     made: list[Any] = []
 
-    def make(limit="100/s", lease=60, url=cluster.url, **options):
+    def make(limit="100/s", lease=300, url=cluster.url, **options):
         engine = ClusterEngine(read_address(f"{url}?lease={lease}"), timeout=TIMEOUT)
         made.append(Limiter(limit, name="paused", engine=engine, **{"engine_timeout": TIMEOUT, **options}))
         return made[-1]
@@ -35,6 +36,10 @@ def process(cluster):
     for limiter in made:
         limiter.close()
         limiter._shared.ledgers.registry.engine.close()
+    for limiter in made:
+        listener = limiter._shared.ledgers.registry.engine.worker._listener
+        if listener is not None:
+            listener.join(NEVER)  # or its subscription may be counted by the next test
 
 
 def listens(cluster, limiter):
@@ -61,7 +66,7 @@ async def reasons_async(limiter, keys=KEYS):
     return {"granted" if answer else answer.reason for answer in answers}
 
 
-def test_who_pauses_knows_at_once(process):
+def test_a_process_that_pauses_knows_at_once(process):
     limiter = process()
     assert reasons(limiter) == {"granted"}
     limiter.pause(60)
@@ -79,7 +84,7 @@ def test_who_pauses_knows_at_once(process):
 
 
 @pytest.mark.parametrize("task", [False, True])
-def test_who_comes_later_asks_first(process, task):
+def test_a_process_that_comes_later_asks_first(process, task):
     process().pause(60)
     later = process()
     assert (asyncio.run(reasons_async(later)) if task else reasons(later)) == {"paused"}
@@ -105,16 +110,14 @@ def test_news_that_are_lost_are_asked_for(process, monkeypatch):
     time.sleep(0.5)
     other.pause(60)
     # Used all the time, or it would have to ask anew.
-    took = time.monotonic()
-    eventually(lambda: reasons(deaf) == {"paused"}, "a visit", within=5, every=0.05)
-    assert time.monotonic() - took < 3
+    eventually(lambda: reasons(deaf) == {"paused"}, "a visit", every=0.05)
     other.pause(0)
-    eventually(lambda: reasons(deaf) == {"granted"}, "another", within=5, every=0.05)
+    eventually(lambda: reasons(deaf) == {"granted"}, "another", every=0.05)
 
 
 def test_slots_that_were_promised_are_recalled(process, cluster):
     """Sleepers of several keys, tasks and threads; and what was promised for after the pause stays promised."""
-    limiter, other = process("10/s burst 1"), process("10/s burst 1")
+    limiter, other = process("2/s burst 1"), process("2/s burst 1")
     listens(cluster, limiter)
     listens(cluster, other)
     for key in KEYS:
@@ -122,14 +125,14 @@ def test_slots_that_were_promised_are_recalled(process, cluster):
     went: list[float] = []
 
     def sleep_in_thread(key):
-        limiter.acquire(key, timeout=30)
+        limiter.acquire(key, timeout=NEVER)
         went.append(time.monotonic())
 
     async def main():
         threads = [threading.Thread(target=sleep_in_thread, args=(key,)) for key in KEYS[:2]]
         for thread in threads:
             thread.start()
-        tasks = [asyncio.create_task(limiter.acquire_async(key, timeout=30)) for key in KEYS * 3]
+        tasks = [asyncio.create_task(limiter.acquire_async(key, timeout=NEVER)) for key in KEYS * 3]
         await asyncio.sleep(0.03)
         await other.pause_async(1.5)
         begin = time.monotonic()
@@ -139,7 +142,7 @@ def test_slots_that_were_promised_are_recalled(process, cluster):
         await asyncio.gather(*tasks)
         assert time.monotonic() - begin >= 1.4
         for thread in threads:
-            await asyncio.to_thread(thread.join, 30)
+            await asyncio.to_thread(thread.join, NEVER)
         assert all(at - begin >= 1.4 for at in went)
         assert len(went) == 2
 
@@ -147,7 +150,7 @@ def test_slots_that_were_promised_are_recalled(process, cluster):
 
 
 @pytest.mark.parametrize("limit", ["10/s burst 1", Window(1, per=0.1)])
-def test_all_who_wait_for_a_key_go_when_the_pause_is_lifted(process, cluster, limit):
+def test_all_waiters_of_a_key_go_when_the_pause_is_lifted(process, cluster, limit):
     """Threads and tasks, here and elsewhere: nothing was promised for after the pause that could be in the way."""
     limiter, other = process(limit), process(limit)
     listens(cluster, limiter)
@@ -163,21 +166,21 @@ def test_all_who_wait_for_a_key_go_when_the_pause_is_lifted(process, cluster, li
         while len(limiter._shared.ledgers.registry.waiters) + len(other._shared.ledgers.registry.waiters) < 8:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         await other.pause_async(0)
-        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        await asyncio.wait_for(asyncio.gather(*tasks), NEVER)
 
     asyncio.run(main())
     for thread in threads:
-        thread.join(10)
+        thread.join(NEVER)
         assert not thread.is_alive()
 
 
-def test_who_stands_is_not_called_before_the_pause_is_lifted(process, cluster):
+def test_a_queued_waiter_is_not_served_before_the_pause_is_lifted(process, cluster):
     limiter, other = process("1 concurrent"), process("1 concurrent")
     held = [limiter.acquire(key) for key in KEYS]
     got: list[float] = []
 
     def wait(key):
-        permit = limiter.acquire(key, timeout=50)
+        permit = limiter.acquire(key, timeout=600)
         got.append(time.monotonic())
         permit.complete()
 
@@ -186,7 +189,7 @@ def test_who_stands_is_not_called_before_the_pause_is_lifted(process, cluster):
         thread.start()
     for key in KEYS:
         eventually(lambda key=key: limiter.peek(key).waiting, "somebody who waits")
-    other.pause(40)
+    other.pause(600)
     eventually(lambda: limiter.peek("free").retry_after > 10, "the news of a pause")
     for permit in held:
         permit.complete()
@@ -195,9 +198,9 @@ def test_who_stands_is_not_called_before_the_pause_is_lifted(process, cluster):
     lifted = time.monotonic()
     other.pause(0)
     for thread in threads:
-        thread.join(20)
+        thread.join(NEVER)
     assert len(got) == len(KEYS)
-    assert max(got) - lifted < 15
+    assert max(got) - lifted < SOON
 
 
 def test_one_question_for_all_calls_and_no_ledger_for_it(process, cluster):
