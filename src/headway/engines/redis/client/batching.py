@@ -31,13 +31,13 @@ from headway.clock import SYSTEM
 from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
 from headway.engines.redis.client.requests import NOTHING, OutcomeProbe, Request, encode_batch
 from headway.engines.redis.net.connections import (
-    AT_ONCE,
     CONNECTION_ERRORS,
     Connection,
     LoopConnection,
     LoopEnded,
 )
 from headway.errors import EngineUnavailable, HeadwayError
+from headway.interrupts import take_lock
 
 if TYPE_CHECKING:
     from headway.engines.redis.net.pool import ServerPool
@@ -178,8 +178,7 @@ class ThreadBatcher(Batcher):
         """Give its stream away, for a lane that comes later; None if it is used."""
         mine: list[bool] = []
         try:
-            mine.extend(map(self.lock.acquire, AT_ONCE))
-            if not mine[0] or self.queue or self.unfinished is not None:
+            if not take_lock(self.lock, mine) or self.queue or self.unfinished is not None:
                 return None
             stream, self.stream = self.stream, b""
             return stream
@@ -190,11 +189,9 @@ class ThreadBatcher(Batcher):
     def send(self, request: Request) -> None:
         """Send it, alone or with others, and wait for its answer."""
         lock = self.lock
-        # Whether we have the lock is noted by the call that takes it: a signal's handler may raise right after it.
         mine: list[bool] = []
         try:
-            mine.extend(map(lock.acquire, AT_ONCE))
-            if mine[0]:
+            if take_lock(lock, mine):
                 batch = [request, *self.gather()] if self.queue else [request]
             else:
                 batch = []
@@ -230,8 +227,7 @@ class ThreadBatcher(Batcher):
         self.queue.append(request)
         while not request.done:
             # First the queue: a thread that gives the lock back now sees that we are in it.
-            mine.extend(map(self.lock.acquire, AT_ONCE))
-            if mine[-1]:
+            if take_lock(self.lock, mine):
                 return
             # One that was interrupted may have called nobody.
             turn.acquire(timeout=self.timeout)
