@@ -447,3 +447,14 @@ def test_a_pause_of_the_limiter_holds_every_key_up(server, name):
         assert await other.try_acquire_async("bob")
 
     asyncio.run(main())
+
+
+def test_an_abandoned_permit_is_known_to_take_its_transit(server, name):
+    limiter = Limiter(Window(1, per=1, remote=Remote(max_transit=30)), name=name, engine=server.url)
+    limiter.acquire().abandon()
+    eventually(lambda: limiter.peek().exact, "the end of the permit on the server")
+    assert limiter.peek().retry_after > 29
+    begin = time.monotonic()
+    with pytest.raises(AcquireTimeout, match=r"would have to wait"):
+        limiter.acquire(timeout=20)
+    assert time.monotonic() - begin < 10

@@ -101,7 +101,7 @@ def near(numbers):
 
 def split_runs(numbers, ends):
     """The lists behind the numbers of a state; what the state says of their ends must be so."""
-    at, lists = ends[-1] + 5, []
+    at, lists = ends[-1] + 5 + (ends == (2, 7)), []  # a window has one number more
     for first in ends:
         size, total, low, high, count = numbers[first : first + 5]
         length = int(numbers[at])
@@ -120,7 +120,7 @@ def as_core(kind, numbers):
     match kind:
         case "window":
             cooling, out = split_runs(numbers, (2, 7))
-            return (numbers[0], *cooling, -1, *out)
+            return (numbers[0], numbers[12], *cooling, -1, *out)
         case "bucket":
             return numbers
         case "spacing":

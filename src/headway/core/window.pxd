@@ -11,10 +11,10 @@ cdef class WindowRule(Rule):
 
 cdef class WindowLedger(Ledger):
     cdef readonly WindowRule rule
-    cdef readonly long long free
+    cdef readonly long long free, lost
     cdef readonly Runs cooling, out
 
-    @cython.locals(out=Runs, cooling=Runs, due=cython.longlong)
+    @cython.locals(out=Runs, cooling=Runs, due=cython.longlong, count=cython.longlong)
     cdef void advance(self, long long now) noexcept
 
     @cython.locals(at=cython.longlong)
@@ -23,7 +23,7 @@ cdef class WindowLedger(Ledger):
     @cython.locals(at=cython.longlong)
     cdef long long usable(self, long long completed)
 
-    @cython.locals(need=cython.longlong)
+    @cython.locals(need=cython.longlong, least=cython.longlong)
     cpdef long long wait(self, long long now, long long cost)
 
     @cython.locals(need=cython.longlong)

@@ -23,6 +23,10 @@ and the sum is always n:
                                      permit that nobody ended counts as completed at that moment, abandoned or
                                      not: an answer that takes 30 s does not hold its permit for 30 s
 
+What was abandoned will not come back early: `lost` counts it, among those that are out. So while only abandoned permits
+are missing, the time is known. Of a permit that leaves `out` because its transit is over nothing says whether it was
+abandoned, so it is taken for one that was: `lost` never says more than there are, and `wait` stays a lower bound.
+
 Worked example: "2/s", remote, gap 1.02 s. Two calls go at 0, answers at 0.1 and 0.3. The permits are usable at
 1.12 and 1.32; a third caller at 0.2 hears "1.12, exactly", since one of the two is cooling already. Had it
 asked at 0.05, both were out: "at least 1.02 s from now", and nothing exact.
@@ -81,7 +85,7 @@ class WindowRule(Rule):
 
 
 class WindowLedger(Ledger):
-    __slots__ = ("cooling", "free", "out", "rule")
+    __slots__ = ("cooling", "free", "lost", "out", "rule")
 
     def __init__(self, rule: WindowRule) -> None:
         self.tally = 0
@@ -89,6 +93,8 @@ class WindowLedger(Ledger):
         self.free: int = rule.capacity
         self.cooling = Runs()
         self.out = Runs() if rule.held else None
+        # How many of those that are out were abandoned, at least.
+        self.lost = 0
 
     def get_rule(self) -> Rule:
         return self.rule
@@ -99,7 +105,9 @@ class WindowLedger(Ledger):
         if out is not None:
             while out.first <= now - self.rule.transit:
                 due = out.first + self.rule.transit
-                self.cool(due, out.pop())
+                count = out.pop()
+                self.lost = self.lost - count if self.lost > count else 0
+                self.cool(due, count)
         cooling = self.cooling
         while cooling.first <= now:
             self.free += cooling.pop()
@@ -127,7 +135,13 @@ class WindowLedger(Ledger):
         if cost > self.rule.capacity:
             return FOREVER
         # The missing ones are out. At best they complete this instant; what cools already is free before them.
-        return self.rule.gap if self.rule.gap > 1 else 1
+        least = self.rule.gap if self.rule.gap > 1 else 1
+        assert self.out is not None
+        # As many as these must sit out their transit; at best it is those that were granted first.
+        need -= self.cooling.total + self.out.total - self.lost
+        return (
+            least if need <= 0 else max(least, self.usable(self.out.time_of(need) + self.rule.transit) - now)
+        )
 
     def latest_wait(self, now: int, cost: int) -> int:
         self.advance(now)
@@ -151,7 +165,10 @@ class WindowLedger(Ledger):
 
     def exact(self, now: int, cost: int) -> bool:
         self.advance(now)
-        return cost - self.free <= self.cooling.total
+        need = cost - self.free
+        if need <= self.cooling.total:
+            return True
+        return self.out is not None and self.lost == self.out.total and cost <= self.rule.capacity
 
     def take(self, at: int, cost: int) -> int:
         self.free -= cost
@@ -169,7 +186,10 @@ class WindowLedger(Ledger):
                 self.cool(now, found)
 
     def abandon(self, now: int, cost: int, mark: int) -> None:
-        pass  # it stays out until its transit is over
+        # It stays out until its transit is over.
+        self.advance(now)
+        if self.out is not None and mark >= self.out.first:
+            self.lost = min(self.lost + cost, self.out.total)
 
     def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
         self.advance(now)
@@ -233,6 +253,7 @@ class WindowLedger(Ledger):
         elif self.out is not None and not self.rule.held:
             count = self.out.total
             self.out = None
+            self.lost = 0
             if count > 0:
                 self.cool(now, count)
 
@@ -242,17 +263,18 @@ class WindowLedger(Ledger):
         twin.cooling = self.cooling.copy()
         twin.out = None if self.out is None else self.out.copy()
         twin.tally = self.tally
+        twin.lost = self.lost
         return twin
 
     def state(self) -> tuple[int, ...]:
         out = () if self.out is None else self.out.pairs()
-        return (self.free, *self.cooling.pairs(), -1, *out)
+        return (self.free, self.lost, *self.cooling.pairs(), -1, *out)
 
     def restore(self, state: tuple[int, ...], tally: int) -> None:
-        end = state.index(-1, 1)
-        self.free = state[0]
+        end = state.index(-1, 2)
+        self.free, self.lost = state[:2]
         self.tally = tally
-        for i in range(1, end, 2):
+        for i in range(2, end, 2):
             self.cooling.add(state[i], state[i + 1])
         if self.out is not None:
             for i in range(end + 1, len(state), 2):

@@ -10,12 +10,13 @@ function window.rule(capacity, gap, grid, transit, out_grid, held)
 end
 
 function window.open(ledger, state, from)
-  ledger.free, ledger.tally = ledger.rule.capacity, 0
+  ledger.free, ledger.tally, ledger.lost = ledger.rule.capacity, 0, 0
   local cooling, out = ledger.key .. ':c' .. ledger.index, ledger.key .. ':o' .. ledger.index
   if state then
     ledger.free, ledger.tally = unpack_from('<dd', state, from)
     ledger.cooling = open_runs(cooling, unpack_from('<ddddd', state, from + 16))
     ledger.out = open_runs(out, unpack_from('<ddddd', state, from + 56))
+    ledger.lost = #state >= from + 103 and unpack_from('<d', state, from + 96) or 0
   else
     ledger.cooling, ledger.out = new_runs(cooling), new_runs(out)
   end
@@ -24,6 +25,7 @@ end
 
 function window.state(ledger)
   return pack('<dd', ledger.free, ledger.tally) .. runs_state(ledger.cooling) .. runs_state(ledger.out)
+    .. pack('<d', ledger.lost)
 end
 
 local function usable(rule, completed)
@@ -44,6 +46,7 @@ local function advance(ledger, now)
   if ledger.rule.held then
     while first_time(out) <= now - transit do
       local due, count = first_time(out) + transit, pop_run(out)
+      ledger.lost = math.max(0, ledger.lost - count)
       cool(ledger, due, count)
       count_abandoned(ledger, count)
     end
@@ -63,12 +66,21 @@ function window.wait(ledger, now, cost)
   elseif cost > ledger.rule.capacity then
     return FOREVER
   end
-  return ledger.rule.gap > 1 and ledger.rule.gap or 1
+  -- At best those that are out complete this instant; what was abandoned must sit out its transit.
+  local least = ledger.rule.gap > 1 and ledger.rule.gap or 1
+  need = need - ledger.cooling.total - ledger.out.total + ledger.lost
+  if need <= 0 then
+    return least
+  end
+  return math.max(least, usable(ledger.rule, time_of(ledger.out, need) + ledger.rule.transit) - now)
 end
 
 function window.exact(ledger, now, cost)
   advance(ledger, now)
-  return cost - ledger.free <= ledger.cooling.total
+  if cost - ledger.free <= ledger.cooling.total then
+    return true
+  end
+  return ledger.rule.held and ledger.lost == ledger.out.total and cost <= ledger.rule.capacity
 end
 
 function window.take(ledger, at, cost)
@@ -118,6 +130,14 @@ function window.more()
       return FOREVER
     end
     return usable(ledger.rule, time_of(ledger.out, need - ledger.cooling.total) + ledger.rule.transit) - now
+  end
+
+  -- It stays out until its transit is over.
+  function window.abandon(ledger, now, cost, mark)
+    advance(ledger, now)
+    if ledger.rule.held and mark >= first_time(ledger.out) then
+      ledger.lost = math.min(ledger.lost + cost, ledger.out.total)
+    end
   end
 
   function window.cancel(ledger, now, cost, mark, tally)
