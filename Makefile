@@ -32,12 +32,13 @@ test: $(VENV)/.test $(FORM)  ## the whole suite, then the core suite in the inte
 	wait $$one || failed=1; wait $$two || failed=1; \
 	echo "headway: tests of the Redis engine"; cat $(VENV)/redis1.log $(VENV)/redis2.log; exit $$failed
 
-check: $(VENV)/.check $(FORM)  ## lint, types, layers, public names, examples in docstrings and docs
+check: $(VENV)/.check $(FORM)  ## lint, types, layers, public names, plain English, examples in docstrings and docs
 	@echo "headway: lint" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "headway: types" && $(BIN)/mypy --strict src && $(BIN)/mypy $(LAX) tests
 	@if [ -d tests/typing ]; then $(BIN)/mypy --strict tests/typing; fi
-	@echo "headway: layers, public names, docs"
-	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_public_api.py tests/test_docs.py
+	@echo "headway: layers, public names, docs, English"
+	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_public_api.py tests/test_docs.py \
+		tests/test_english.py tests/test_limit_strings.py tests/test_readme.py
 	@echo "headway: docstrings" && HEADWAY_PURE=1 $(BIN)/python -m pytest -q --doctest-modules src
 
 bench: $(VENV)/.bench $(FORM)  ## measure against the peers

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 def in_own_process(times: int = 1, **environment: str) -> Callable[[Probe], Probe]:
     """Decorate a probe: calling it starts Python anew, with these variables set, and brings its findings back.
 
-    What differs from process to process more than within one is asked `times` times; the medians stand.
+    What differs from process to process more than within one is measured `times` times; the medians count.
     """
 
     def decorate(probe: Probe) -> Probe:

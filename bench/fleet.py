@@ -1,4 +1,4 @@
-"""Many who wait on Redis: is the limit kept as an audit at the place of use sees it, and what does waiting cost.
+"""Many waiters on Redis: does an audit at the place of use see the limit kept, and what does waiting cost.
 
 Workers are processes (`python -m bench.fleet`). Each says when it is ready, starts when it is told to, and writes down
 when it used a permit, on the machine's monotonic clock, which all of them share.
@@ -37,7 +37,7 @@ LIMITS: dict[str, Any] = {
 
 
 async def take_one_each(limiter: headway.Limiter, tasks: int) -> list[int]:
-    """Everybody waits for one permit, and notes when it is used: between the grant and the hand-back."""
+    """Every task waits for one permit, and notes when it is used: between the grant and the release."""
 
     async def use() -> int:
         async with limiter.hold():
@@ -47,7 +47,7 @@ async def take_one_each(limiter: headway.Limiter, tasks: int) -> list[int]:
 
 
 async def take_all(limiter: headway.Limiter, tasks: int, seconds: float) -> list[int]:
-    """Everybody asks again and again, and goes home when it would be served too late."""
+    """Every task acquires again and again, and ends when it would be served too late."""
     end = time.monotonic_ns() + int(seconds * SECOND)
     used: list[int] = []
 
@@ -72,7 +72,7 @@ def work(order: dict[str, Any]) -> None:
         used = asyncio.run(take_all(limiter, order["tasks"], order["seconds"]))
     else:
         used = asyncio.run(take_one_each(limiter, order["tasks"]))
-    time.sleep(0.1)  # the last hand-backs are posted and not waited for
+    time.sleep(0.1)  # the last releases are posted and not waited for
     print(json.dumps(used), flush=True)
 
 
@@ -111,8 +111,8 @@ def fleet(url: str, limit: str, processes: int, tasks: int, seconds: float = 0) 
 
 @in_own_process()
 def waiters(effort: Effort) -> Findings:
-    """Tasks of one process in line for a slow bucket."""
-    many = WAITERS // 5 if effort.find_fast else WAITERS
+    """Tasks of one process in the queue of a slow bucket."""
+    many = WAITERS // 5 if effort.quick else WAITERS
     served: list[int] = []
 
     with private_server() as url, contextlib.closing(redis.Redis.from_url(url)) as client:
@@ -159,7 +159,7 @@ def most_within(used: Sequence[int], span: int) -> int:
 @in_own_process()
 def crowd(effort: Effort) -> Findings:
     """Processes with tasks that wait for permits which are out."""
-    tasks = 10 if effort.find_fast else WAITERS // 4
+    tasks = 10 if effort.quick else WAITERS // 4
     with private_server() as url:
         used, calls = fleet(url, "window", processes=4, tasks=tasks)
     if len(used) != 4 * tasks:
@@ -176,7 +176,7 @@ def crowd(effort: Effort) -> Findings:
 @in_own_process()
 def demand(effort: Effort) -> Findings:
     """All that a bucket has, for five seconds."""
-    seconds = 2 if effort.find_fast else 5
+    seconds = 2 if effort.quick else 5
     with private_server() as url:
         used, _ = fleet(url, "bucket", processes=4, tasks=10, seconds=seconds + 0.2)
     full = 20 + 100 * seconds
@@ -193,7 +193,7 @@ def demand(effort: Effort) -> Findings:
 @in_own_process()
 def spacing(effort: Effort) -> Findings:
     """One every 200 ms, by eight processes; for as long as one sleeper that wakes too late does not decide it."""
-    seconds = 3 if effort.find_fast else 30
+    seconds = 3 if effort.quick else 30
     with private_server() as url:
         used, _ = fleet(url, "spacing", processes=8, tasks=1, seconds=seconds)
     if len(used) < 2:

@@ -3,7 +3,7 @@
 Weighed as the growth of the process's resident memory, key strings and all, over the number of keys. Resident memory
 counts what an allocator keeps for itself too, and memory that Python's own accounting does not see.
 
-They idle on a manual clock. Then one other key is asked again and again, and what is left of the million is counted.
+They idle on a manual clock. Then one other key is used again and again, and what is left of the million is counted.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ METHOD = """\
   is neither safely held nor safely missed.
 - "Net of building it": the loop that only builds the string is timed in the same round and subtracted, an empty loop
   is added back.
-- Every side is asked by hand before and after its rounds whether it is granted: a loop of refusals is not a figure.
+- Before and after its rounds a single call of every side is checked to be granted: a loop of refusals is not a figure.
 - The interpreted form, the threads and the million keys each run in a process of their own. Bytes per key are the
-  growth of resident memory, key strings included. Keys idle on a `ManualClock`; then one other key is asked.
+  growth of resident memory, key strings included. Keys idle on a `ManualClock`; then one other key is used.
 - Peers are set up for their fastest granted call, in memory, with a limit too high to matter. One that logs every grant
   gets an empty log for each turn; one that expires keys in a thread starts it before its turn, and ends it before
   ours. ratelimit is a decorator: as an unkeyed call it counts net of calling the bare function, as a decorator it
@@ -43,6 +43,10 @@ METHOD = """\
 - On Redis, all sides talk to one private Valkey on TCP loopback, without persistence; "raw INCR" is redis-py with
   hiredis. A Window's decision is acquired and completed. Script calls are counted by the server itself. Uses are
   audited in the workers, between grant and hand-back, on the monotonic clock that all processes of a machine share.
+- A crowd on a shared ledger has the default options, each a private server of its own. Of the provable ceiling (every
+  permit used once per gap), the share is the gap over the mean time from each use to the n-th after it, measured for
+  eight seconds while all wait; then all leave. Scripts are timed by the server (`SLOWLOG`, wall time: on a busy machine
+  that includes what other programs take), `PING` is asked every 2 ms by another process.
 
 ## Again, on your machine
 

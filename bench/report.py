@@ -21,6 +21,7 @@ FORMATS = {
     "x ideal": "{:.4f}".format,
     "calls": "{:.2f}".format,
     "count": "{:.0f}".format,
+    "ms": "{:.2f}".format,
     "%": lambda share: f"{100 * share:.3g} %",
     "B": "{:.0f}".format,
     "keys": "{:.0f}".format,

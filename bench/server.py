@@ -1,4 +1,4 @@
-"""A Valkey of our own on TCP loopback, with nothing on disk; it goes with whoever started it."""
+"""A Valkey of our own on TCP loopback, with nothing on disk; it ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def program() -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, below those that outgoing connections get."""
+    """A port that no program listens on, below those that outgoing connections get."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):

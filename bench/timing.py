@@ -10,8 +10,8 @@ Every side runs the same generated loop, as `timeit` does it,
     for _ in range(n):
         f()
 
-with its names as locals. The loop's own cost (some 10 ns) is in both sides and is not taken out, because nobody calls
-without a loop or a line around the call. The garbage collector stays on, because it stays on in programs.
+with its names as locals. The loop's own cost (some 10 ns) is in both sides and is not taken out, because a program
+has a loop or a statement around the call too. The garbage collector stays on, because it stays on in programs.
 
 A side may be *net of* another statement: what it costs to build a key, say. Then the loop without the call is timed in
 the same round and subtracted, and an empty loop is added back, so that it still compares with a side that has one.

@@ -59,9 +59,9 @@ def pytest_make_collect_report():
 def _engines_end():
     """What a test opened ends with it: threads that look for a server which is gone would disturb the others."""
     engines = sys.modules.get("headway.engines.redis")
-    before = set() if engines is None else set(engines._open)
+    before = set() if engines is None else set(engines._engines)
     yield
     engines = sys.modules.get("headway.engines.redis")
     if engines is not None:
-        for address in set(engines._open) - before:
-            engines._open.pop(address).close()
+        for address in set(engines._engines) - before:
+            engines._engines.pop(address).close()

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.limiter.shared import SharedLimiter
+from headway.limiter.limiter import Limiter
+from headway.limiter.shared_options import DEFAULTS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [page for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if page.exists()]
@@ -36,7 +37,8 @@ def run(page, text):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_page_runs(page, monkeypatch):
     # Whatever the default, a machine that is busy with other tests does not answer in a quarter of a second.
-    monkeypatch.setitem(SharedLimiter.__init__.__kwdefaults__, "engine_timeout", 5.0)
+    monkeypatch.setitem(Limiter.__init__.__kwdefaults__, "engine_timeout", 5.0)
+    monkeypatch.setitem(DEFAULTS, "engine_timeout", 5.0)
     run(str(page), page.read_text(encoding="utf-8"))
 
 

@@ -22,6 +22,9 @@ LAYERS = (
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 
+# Engines that front ends reach by their URI alone. `memory` is none: the compiled fast path needs its C types.
+SHARED_ENGINES = ("headway.engines.redis",)
+
 # core is pure: time comes as an argument, and there is nothing to wait for, to draw or to tell.
 IMPURE = {"time", "threading", "asyncio", "random", "logging", "socket", "os", "_thread", "secrets"}
 
@@ -58,6 +61,8 @@ def fault(module, target):
             return f"{there!r} is above {here!r}"
         if here == "core" and there not in ("core", "errors"):
             return "core imports only errors and itself"
+        if target.startswith(SHARED_ENGINES) and not module.startswith(SHARED_ENGINES):
+            return "an engine is known only through engines/base.py; engines/uri.py opens it by name"
     elif here == "core" and (top not in sys.stdlib_module_names or top in IMPURE):
         return "core is pure: no clock, lock, I/O, randomness, logging or third party"
     return None
@@ -96,6 +101,13 @@ def test_imports_point_down():
         ("core/bucket.py", "import redis", "core is pure"),
         ("core/__init__.py", "from ..flows import drive", "'flows' is above 'core'"),
         ("flows/local.py", "import headway.limiter", "'limiter' is above 'flows'"),
+        ("limiter/shared.py", "from headway.engines.redis import Engine", "only through engines/base.py"),
+        (
+            "cli/top.py",
+            "def late():\n    from headway.engines.redis import scanner",
+            "only through engines/base.py",
+        ),
+        ("engines/uri.py", "import headway.engines.redis", "only through engines/base.py"),
         ("helpers.py", "", "'helpers' has no layer"),
     ],
 )

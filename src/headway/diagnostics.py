@@ -6,12 +6,25 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headway.core.window import WindowRule
 
 if TYPE_CHECKING:
-    from headway.engines.memory import MemoryStore
+    from typing import Protocol
+
+    class Counted(Protocol):
+        """What a limiter has counted, and the warnings it has given."""
+
+        name: str | None
+        warned: set[str]
+        abandoned: int
+        ended: int
+        flight_ns: int
+
+        @property
+        def rules(self) -> Any: ...
+
 
 LONG_WAIT_NS = 60_000_000_000
 """What is waited for longer than this is logged."""
@@ -19,13 +32,13 @@ ENOUGH = 256
 """So many permits must have ended before their average says anything."""
 
 
-def describe(store: MemoryStore) -> str:
+def describe(store: Counted) -> str:
     """How a person would call the limiter of this book."""
-    limits = "; ".join(str(keyed.rule.limit) for keyed in store.keyed_ledgers)
+    limits = "; ".join(str(rule.limit) for rule in store.rules)
     return f"limiter '{limits}'" if store.name is None else f"limiter {store.name!r} ('{limits}')"
 
 
-def warn_once(store: MemoryStore, what: str, message: str) -> None:
+def warn_once(store: Counted, what: str, message: str) -> None:
     if what not in store.warned:
         store.warned.add(what)
         warnings.warn(message, RuntimeWarning, stacklevel=outside())
@@ -39,7 +52,7 @@ def outside() -> int:
     return level
 
 
-def warn_forked(store: MemoryStore) -> None:
+def warn_forked(store: Counted) -> None:
     """Parent and child each keep the whole limit now."""
     warn_once(
         store,
@@ -49,7 +62,7 @@ def warn_forked(store: MemoryStore) -> None:
     )
 
 
-def warn_blocking(store: MemoryStore) -> None:
+def warn_blocking(store: Counted) -> None:
     """A thread sleeps in which an event loop runs."""
     warn_once(
         store,
@@ -59,7 +72,7 @@ def warn_blocking(store: MemoryStore) -> None:
     )
 
 
-def notice_wait(store: MemoryStore, waited_ns: int) -> None:
+def notice_wait(store: Counted, waited_ns: int) -> None:
     """Somebody has got its permit after so long; nothing is wrong with that, but it may not be expected."""
     if waited_ns > LONG_WAIT_NS and "wait" not in store.warned:
         store.warned.add("wait")
@@ -70,12 +83,10 @@ def notice_wait(store: MemoryStore, waited_ns: int) -> None:
         )
 
 
-def check_health(store: MemoryStore, tick_ns: int = 1) -> None:
+def check_health(store: Counted, tick_ns: int = 1) -> None:
     """Look at what has ended so far; by rules that reckon in ticks of so many nanoseconds."""
     # Of other kinds, an abandoned permit is as good as a completed one.
-    windows = [
-        keyed.rule for keyed in store.keyed_ledgers if isinstance(keyed.rule, WindowRule) and keyed.rule.held
-    ]
+    windows = [rule for rule in store.rules if isinstance(rule, WindowRule) and rule.held]
     if not windows or store.ended < ENOUGH:
         return
     if store.abandoned * 100 > store.ended:

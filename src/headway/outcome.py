@@ -16,7 +16,10 @@ from collections.abc import Callable
 
 from headway.errors import InvalidArgument
 
-COMPLETE, CANCEL, ABANDON = 1, 2, 3
+COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
+"""The four ends of a permit."""
+END_EVENTS = ("", "completed", "cancelled", "abandoned", "settled")
+"""What `on_event` hears of each."""
 
 Proof = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None
 """Exception types, or a function that is asked; None for the default."""

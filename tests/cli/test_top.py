@@ -56,7 +56,7 @@ def url(server):
 
 
 def process_of(limiter):
-    return limiter._engine.process.decode()
+    return limiter._shared._engine.process.decode()
 
 
 def first_left(limiter):
@@ -278,7 +278,7 @@ def test_output_that_cannot_be_written_is_told_in_a_line(url):
 def test_what_would_be_refused_is_not_proposed():
     told = headway("top", "foo://:secret@somewhere").output
     assert told.startswith(
-        "headway: engine='foo://somewhere' is not accepted; give one of redis://, rediss://"
+        "headway: engine='foo://somewhere' is not accepted; give one of redis://, redis+sentinel://"
     )
     assert "memory://" not in told
 

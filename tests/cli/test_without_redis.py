@@ -26,7 +26,7 @@ def headway(*words):
 def test_what_needs_redis_says_what_to_install(words):
     done = headway(*words)
     assert done.returncode == 2
-    assert "pip install 'headway[redis]'" in done.stderr
+    assert "pip install 'redis[hiredis]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

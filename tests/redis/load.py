@@ -95,7 +95,7 @@ class Load:
         return self.crew.uses()
 
     def _hear(self, worker, until):
-        while (said := worker.apply_reply()) != until:
+        while (said := worker.hear()) != until:
             found = re.fullmatch(r"([\d.]+) .*granted for ([\d.e+-]+) s.*", said)
             assert found, said
             self.noticed.append(float(found[1]))

@@ -129,7 +129,7 @@ async def turns(number):
 
 def settled(limiter, kind, storm):
     """The ledgers have what was used, and nobody is in flight or waits."""
-    worker = limiter._engine.worker
+    worker = limiter._shared._engine.worker
 
     def peek():
         worker.wake()

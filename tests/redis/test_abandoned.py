@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from headway import AllOf, Concurrency, Limiter, Remote, Window
 from headway.cli.app import app
-from headway.cli.scanner import LedgerScanner
+from headway.engines.redis.inspection.scanner import LedgerScanner
 
 pytestmark = pytest.mark.realtime
 
@@ -39,20 +39,20 @@ def url(valkey):
 
 def counted(url, name, key=None):
     """As somebody sees it who only looks."""
-    return sum(view.abandoned for view in LedgerScanner(url).of(name, key))
+    return sum(view.abandoned for view in LedgerScanner(url, 2.0).of(name, key))
 
 
 def fields(valkey, limiter):
     """The counters that are stored in a root."""
-    root = limiter._registry.ledger((None,)).keys[0]
+    root = limiter._shared.ledgers.registry.ledger((None,)).keys[0]
     return {field: int(value) for field, value in valkey.client().hgetall(root).items() if field[:1] == b"a"}
 
 
 @pytest.mark.parametrize("kind", LIMITS)
 def test_what_a_killed_holder_held_is_counted(crew, valkey, url, kind):
-    """Row "a holder is killed" of docs/fleet.md. Nobody has to ask the ledger: who looks sees what is over."""
+    """Row "a holder is killed" of docs/failures.md. A look is enough: `peek` counts what is over, without a request."""
     holder = crew.start(url, HOLD.format(limit=LIMITS[kind]))
-    assert holder.apply_reply() == "holds two"
+    assert holder.hear() == "holds two"
     assert counted(url, crew.name) == 0
     holder.kill()
     wait_until(lambda: counted(url, crew.name), "the first one")
@@ -63,7 +63,7 @@ def test_what_a_killed_holder_held_is_counted(crew, valkey, url, kind):
     shown = CliRunner().invoke(app, ["inspect", url, crew.name, "--json"])
     (ledger,) = json.loads(shown.output)["ledgers"]
     assert (ledger["abandoned"], {rule["abandoned"] for rule in ledger["rules"]}) == (2, {2})
-    assert "\nabandoned    2, " in CliRunner().invoke(app, ["inspect", url, crew.name]).output
+    assert "\nabandoned    2 permits" in CliRunner().invoke(app, ["inspect", url, crew.name]).output
     assert json.loads(CliRunner().invoke(app, ["top", url, "--json"]).output)["ledgers"][0]["abandoned"] == 2
     assert "abandoned" in CliRunner().invoke(app, ["top", url, "--once"]).output.splitlines()[0]
 
@@ -100,7 +100,7 @@ def test_another_number_keeps_the_count(crew, valkey, url, kind):
     old, new = LIMITS[kind], LIMITS[kind].share(2)
     for turn in (1, 2):
         holder = crew.start(url, HOLD.format(limit=old))
-        assert holder.apply_reply() == "holds two"
+        assert holder.hear() == "holds two"
         holder.kill()
         wait_until(lambda turn=turn: counted(url, crew.name) == 2 * turn, "what it held")
         if turn == 1:
@@ -125,7 +125,7 @@ def test_a_ledger_that_begins_anew_has_counted_none(valkey, url, name, kind, how
     elif how == "headway reset":
         assert CliRunner().invoke(app, ["reset", url, name, "--yes"]).exit_code == 0
     else:
-        client, root = valkey.client(), limiter._registry.ledger((None,)).keys[0]
+        client, root = valkey.client(), limiter._shared.ledgers.registry.ledger((None,)).keys[0]
         # Of the past, as a replica has it: it knows the count, but not the last commands.
         past = client.hget(root, "m")
         limiter.acquire().complete()

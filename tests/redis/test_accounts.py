@@ -27,7 +27,7 @@ def _at_once(monkeypatch):
 
 def reduce_all(limiter):
     """Until the hand has reduced all accounts."""
-    registry = limiter._registry
+    registry = limiter._shared.ledgers.registry
     eventually(lambda: registry.sweep() or not registry.ledgers, "all accounts are reduced")
 
 
@@ -40,7 +40,7 @@ def test_an_idle_key_takes_little(valkey, name):
     try:
         for number in range(5000):
             limiter.acquire(f"key{number}")
-        assert len(limiter._registry.ledgers) < 500
+        assert len(limiter._shared.ledgers.registry.ledgers) < 500
         reduce_all(limiter)
         gc.collect()
         used = tracemalloc.get_traced_memory()[0]
@@ -58,7 +58,7 @@ def test_accounts_are_freed_without_the_collector(valkey, name):
         for number in range(100):
             limiter.acquire(f"key{number}")
         reduce_all(limiter)
-        assert limiter._registry.everybody() == []
+        assert limiter._shared.ledgers.registry.everybody() == []
     finally:
         gc.enable()
 
@@ -82,20 +82,20 @@ def test_no_call_looks_at_many_and_all_are_found(valkey, name, monkeypatch):
     for number in range(2000):
         call[0] += 1
         limiter.acquire(f"key{number}")
-    assert len(limiter._registry.ledgers) == 2000
+    assert len(limiter._shared.ledgers.registry.ledgers) == 2000
     monkeypatch.setattr(registries, "IDLE", 0)
     for _ in range(3 * 2000):
         call[0] += 1
         limiter.acquire("key0")
     assert max(looks.values()) <= 2 * registries.BATCH <= 64
-    assert len(limiter._registry.ledgers) < 10
+    assert len(limiter._shared.ledgers.registry.ledgers) < 10
 
 
 def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
     monkeypatch.setattr(registries, "IDLE", 300_000_000)
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
-    registry = limiter._registry
+    registry = limiter._shared.ledgers.registry
     ledger = registry.ledgers["key",]
     until = time.monotonic() + 1
     while time.monotonic() < until:
@@ -109,7 +109,7 @@ def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
 def test_an_account_that_somebody_got_just_now_is_not_reduced(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
-    registry = limiter._registry
+    registry = limiter._shared.ledgers.registry
     for _ in range(3):
         ledger = registry.ledger(("key",))
         registry.sweep()
@@ -121,7 +121,7 @@ def test_an_account_that_somebody_got_just_now_is_not_reduced(valkey, name):
 @pytest.mark.parametrize("limit", ["5 concurrent", "2/300ms"])
 def test_who_holds_or_waits_is_not_reduced(valkey, name, limit):
     limiter = Limiter(limit, name=name, engine=valkey.url)
-    registry = limiter._registry
+    registry = limiter._shared.ledgers.registry
     held = [limiter.acquire("key") for _ in range(2)]
     ledger = registry.ledgers["key",]
     if not ledger.busy:
@@ -141,11 +141,15 @@ def test_an_expired_ledger_is_forgotten(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("short")
     limiter.acquire("long")
-    limiter._registry.ledgers["short",].expires = limiter._clock.now()
+    limiter._shared.ledgers.registry.ledgers["short",].expires = limiter._shared._clock.now()
     reduce_all(limiter)
-    limiter._registry.sweep()
-    assert list(limiter._registry.compact) == limiter._registry.compacted_keys == [("long",)]
-    assert limiter._registry.live_keys == []
+    limiter._shared.ledgers.registry.sweep()
+    assert (
+        list(limiter._shared.ledgers.registry.compact)
+        == limiter._shared.ledgers.registry.compacted_keys
+        == [("long",)]
+    )
+    assert limiter._shared.ledgers.registry.live_keys == []
     assert limiter.stats().keys == 1
 
 
@@ -154,10 +158,10 @@ def test_a_key_is_on_the_shelf_once(valkey, name):
     for expires in (None, 1, None, None):
         limiter.acquire("key")
         if expires is not None:
-            limiter._registry.ledgers["key",].expires = expires
+            limiter._shared.ledgers.registry.ledgers["key",].expires = expires
         reduce_all(limiter)
-        assert limiter._registry.compacted_keys == ([("key",)] if expires is None else [])
-        assert limiter._registry.live_keys == []
+        assert limiter._shared.ledgers.registry.compacted_keys == ([("key",)] if expires is None else [])
+        assert limiter._shared.ledgers.registry.live_keys == []
 
 
 def test_a_ledger_that_was_lost_while_its_account_was_reduced_is_missed(valkey, name):
@@ -184,12 +188,12 @@ def test_what_a_stray_has_heard_is_known(valkey, name):
     limiter = Limiter("5/min", name=name, engine=valkey.url)
     client, root = valkey.client(), f"headway:{{{name}:key}}"
     assert limiter.try_acquire("key")
-    stray = limiter._registry.ledgers["key",]
+    stray = limiter._shared.ledgers.registry.ledgers["key",]
     before = client.dump(root)
     reduce_all(limiter)
     thread_batcher(stray).send(Request(stray, NOTHING))
-    assert limiter._registry.ledgers["key",] is not stray
-    assert limiter._registry.ledgers["key",].seq == stray.seq
+    assert limiter._shared.ledgers.registry.ledgers["key",] is not stray
+    assert limiter._shared.ledgers.registry.ledgers["key",].seq == stray.seq
     client.restore(root, 60_000, before, replace=True)
     assert limiter.try_acquire("key").reason == "quarantine"
 
@@ -198,23 +202,23 @@ def test_a_lane_that_was_retired_uses_another_stream(valkey, name):
     """The one that it had is its successor's; two that use one are told each other's answers."""
     limiter = Limiter("5/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
-    stray = limiter._registry.ledgers["key",]
+    stray = limiter._shared.ledgers.registry.ledgers["key",]
     batcher = thread_batcher(stray)
     had = batcher.stream
     reduce_all(limiter)
     assert limiter.try_acquire("key")
     batcher.send(Request(stray, NOTHING))
-    assert thread_batcher(limiter._registry.ledgers["key",]).stream == had != batcher.stream
+    assert thread_batcher(limiter._shared.ledgers.registry.ledgers["key",]).stream == had != batcher.stream
     assert limiter.try_acquire("key")
 
 
 def test_a_stray_goes_by_the_newest_limit(valkey, name):
     limiter = Limiter("5/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
-    stray = limiter._registry.ledgers["key",]
+    stray = limiter._shared.ledgers.registry.ledgers["key",]
     reduce_all(limiter)
     limiter.set_limit("9/min")
-    assert stray.rules == limiter._registry.rules
+    assert stray.rules == limiter._shared.ledgers.registry.rules
     thread_batcher(stray).send(Request(stray, NOTHING))
     assert limiter.peek("key").remaining == 8
 
@@ -223,7 +227,7 @@ def test_a_stray_goes_by_the_newest_limit(valkey, name):
 def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
     limiter = Limiter("1/200ms" if end == "complete" else "1/min", name=name, engine=valkey.url, remote=True)
     limiter.acquire("other").cancel()  # the first end of a process is posted at once
-    eventually(lambda: limiter._engine.redis_keys()[0].release_sender.wire, "it is posted")
+    eventually(lambda: limiter._shared._engine.pools()[0].release_sender.wire, "it is posted")
     permit = limiter.acquire("key")
     reduce_all(limiter)
     assert not limiter.try_acquire("key")
@@ -257,7 +261,7 @@ def test_a_ledger_meets_no_further_streams(valkey, name, how):
         for _ in range(20):
             yield
             reduce_all(limiter)
-            assert not limiter._registry.ledgers
+            assert not limiter._shared.ledgers.registry.ledgers
 
     async def in_tasks():
         for _ in rounds():
@@ -277,19 +281,19 @@ def test_a_ledger_meets_no_further_streams(valkey, name, how):
 def test_the_streams_of_a_parent_are_not_its_childs(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key").cancel()
-    eventually(lambda: not limiter._engine.deferred, "the end is posted")
+    eventually(lambda: not limiter._shared._engine.deferred, "the end is posted")
     reduce_all(limiter)
-    registry, memory = limiter._registry, limiter._registry.compact["key",]
-    assert memory[0][-16:-4] == limiter._engine.process
-    child = limiter._engine.process[::-1]
-    parent, limiter._engine.process = limiter._engine.process, child
+    registry, memory = limiter._shared.ledgers.registry, limiter._shared.ledgers.registry.compact["key",]
+    assert memory[0][-16:-4] == limiter._shared._engine.process
+    child = limiter._shared._engine.process[::-1]
+    parent, limiter._shared._engine.process = limiter._shared._engine.process, child
     try:
         ledger = registry._open(("key",))
         assert ledger.epoch == memory[0][:24]
         assert ledger.spare is None
         assert ledger.release_stream is None
     finally:
-        limiter._engine.process = parent
+        limiter._shared._engine.process = parent
 
 
 def in_turns(first):
@@ -304,7 +308,7 @@ def test_the_limit_holds_while_accounts_are_reduced(valkey, name):
 
     def reduce():
         while not stop.wait(0.001):
-            limiter._registry.sweep()
+            limiter._shared.ledgers.registry.sweep()
 
     def acquire(first):
         granted.extend([key for key in in_turns(first) if limiter.try_acquire(key)])

@@ -39,7 +39,7 @@ class World:
 
     def limiter(self, limit, name="api", **options):
         limiter = headway.Limiter(limit, name=name, engine=self.engine, **options)
-        limiter._registry.clock_samples = NoAnchors()  # type: ignore[attr-defined]  # of a FleetLimiter
+        limiter._shared.ledgers.registry.clock_samples = NoAnchors()  # type: ignore[attr-defined]  # of a FleetLimiter
         self.limiters.append(limiter)
         return limiter
 
@@ -72,7 +72,7 @@ def world(server):
 
 def send(client, packed):
     """A command as it travels, said by somebody else; the server knows the scripts."""
-    for name in ("dump", "adopt"):
+    for name in ("dump", "reconfigure"):
         client.script_load(plain_script(name).text)
     _, *parts = packed.split(b"\r\n$")
     return client.execute_command(*[part.partition(b"\r\n")[2].removesuffix(b"\r\n") for part in parts])
@@ -293,7 +293,7 @@ def test_the_ledger_lives_at_least_as_long_as_it_did(world) -> None:
     assert world.drain(limiter) == 10
     for limit in ("10/hour", "10/s"):
         limiter.set_limit(limit)
-        flow = reconfigure(limiter._registry.ledger((None,)))
+        flow = reconfigure(limiter._shared.ledgers.registry.ledger((None,)))
         write = flow.send(send(world.client, next(flow)))
         assert send(world.client, write) == 1
         times = [world.client.pttl(key) for key in world.client.scan_iter("headway:*")]
@@ -306,7 +306,7 @@ def test_of_two_who_adopt_at_once_one_writes(world) -> None:
     assert world.drain(first) == 10
     new = [world.limiter("15/s"), world.limiter("15/s")]
     # Both have read what there is; then both write.
-    flows = [reconfigure(limiter._registry.ledger((None,))) for limiter in new]
+    flows = [reconfigure(limiter._shared.ledgers.registry.ledger((None,))) for limiter in new]
     read = [send(world.client, next(flow)) for flow in flows]
     writes = [flow.send(reply) for flow, reply in zip(flows, read, strict=True)]
     assert [send(world.client, write) for write in writes] == [1, 0]

@@ -58,16 +58,16 @@ class Alone:
 def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed):
     random = Random(f"{kind} {seed}")
     limiter = Limiter(LIMITS[kind], name=f"{name}{seed}", engine=server.url, on_ledger_loss="trust")
-    engine = limiter._engine
-    ledger = limiter._registry.ledger((None,))
-    alone = Alone(limiter._registry.rules[0])
+    engine = limiter._shared._engine
+    ledger = limiter._shared.ledgers.registry.ledger((None,))
+    alone = Alone(limiter._shared.ledgers.registry.rules[0])
     held: list[tuple[Acquire, int]] = []
     now, several = START, 0
     try:
         for _ in range(60):
             now += random.choice([0, 1, 700, 30_000, 400_000])
             engine.fixed_time = float(now)
-            limiter._registry.clock_samples.clear()  # time does not run here
+            limiter._shared.ledgers.registry.clock_samples.clear()  # time does not run here
             batch: list[Request] = []
             expected: list[tuple[int, ...] | int] = []
             for _ in range(random.randint(1, 6)):
@@ -102,7 +102,7 @@ def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed)
 def test_those_who_find_nothing_left_stand_in_their_order(server, name):
     """Of thirty who say the same ten are granted, and the others stand, with tickets of their own."""
     limiter = Limiter("10 concurrent", name=name, engine=server.url)
-    ledger = limiter._registry.ledger((None,))
+    ledger = limiter._shared.ledgers.registry.ledger((None,))
     batch = [Acquire(ledger, (1,), WAIT) for _ in range(30)]
     batcher = thread_batcher(ledger)
     batcher.queue.extend(batch[1:])
@@ -122,6 +122,6 @@ def test_who_asks_anew_finds_all_that_was_given_back(valkey, name, task):
     """However many do so at once, as when a pause changes: what is given back goes ahead of the questions."""
     limiter = Limiter(Window(200, per=3600), name=name, engine=valkey.url, engine_timeout=5)
     for permit in [limiter.acquire() for _ in range(200)]:
-        permit._call.give_back(again=True)
+        permit._decision.give_back(again=True)
     again = asyncio.run(limiter.try_acquire_async(cost=200)) if task else limiter.try_acquire(cost=200)
     assert again

@@ -101,7 +101,7 @@ def test_the_last_words_of_a_process_may_be_late(crew, valkey, make_proxy):
     """As a child that is forked for each job says them: nobody is left who could say them again."""
     proxy = make_proxy(valkey)
     worker = crew.start(f"{proxy.url}?lease={LEASE}", LAST_WORDS)
-    assert worker.apply_reply() == "has it"
+    assert worker.hear() == "has it"
     proxy.delay(requests=0.2)
     worker.process.send_signal(signal.SIGUSR1)
     worker.join()
@@ -122,7 +122,7 @@ def test_an_end_that_was_refused_is_said_again_soon(engines, valkey, make_proxy,
     thread.start()
     # Who knows that somebody stands posts its end at once.
     eventually(lambda: holder.peek().waiting == 1, "one who stands")
-    eventually(lambda: holder._engine.worker._drowsy, "a keeper that sleeps")
+    eventually(lambda: holder._shared._engine.worker._drowsy, "a keeper that sleeps")
     proxy.delay(requests=0.2)
     begin = time.monotonic()
     held.complete()
@@ -184,7 +184,7 @@ def test_who_stands_behind_one_that_needs_more_does_not_ask_all_the_time(engines
     threads = [threading.Thread(target=work, args=(limiters[2 - number], number)) for number in (2, 1)]
     for standing, thread in enumerate(threads, 1):
         thread.start()
-        eventually(lambda standing=standing: held._limiter.peek().waiting == standing, "one more who stands")
+        eventually(lambda standing=standing: limiters[0].peek().waiting == standing, "one more who stands")
     time.sleep(0.1)
     assert calls_while_nothing_happens(valkey) < 10
     begin = time.monotonic()
@@ -231,7 +231,7 @@ def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(eng
     engine = engines()
     limiter = Limiter("1 concurrent", name=name, engine=engine)
     permit = limiter.acquire()
-    [ledger] = limiter._registry.ledgers.values()
+    [ledger] = limiter._shared.ledgers.registry.ledgers.values()
     worker = engine.worker
     worker.stopped = True
     worker.wake()
@@ -281,7 +281,7 @@ def test_who_holds_from_the_moment_on_at_which_the_keeper_looks_is_looked_after(
     engine = engines()
     limiter = Limiter("1 concurrent", name=name, engine=engine)
     limiter.acquire().complete()
-    [ledger] = limiter._registry.ledgers.values()
+    [ledger] = limiter._shared.ledgers.registry.ledgers.values()
     eventually(lambda: not ledger.busy and not engine.deferred, "an account at rest")
     held: list[Any] = []
 
@@ -310,7 +310,7 @@ def test_who_holds_from_the_moment_on_at_which_the_keeper_looks_is_looked_after(
 def test_who_stands_in_a_new_ledger_is_not_forgotten_with_those_of_the_old_one(engines, name):
     """Two lanes hear of it at the same time, and one of them has stood there since."""
     limiter = Limiter("1 concurrent", name=name, engine=engines())
-    ledger = limiter._registry.ledger((None,))
+    ledger = limiter._shared.ledgers.registry.ledger((None,))
     old, new = Acquire(ledger, (1,), WAIT), Acquire(ledger, (1,), WAIT)
     for number, (acquire, epoch) in enumerate([(old, b"old"), (new, b"new")], 1):
         acquire.ticket, acquire.epoch = number, epoch

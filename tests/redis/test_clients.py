@@ -13,7 +13,7 @@ from tests.redis.checks import TIMEOUT, check_verbs
 from tests.redis.servers import HOST
 
 from headway import Limiter, redis_engine
-from headway.engines.redis import open_engine
+from headway.engines.uri import open_engine
 from headway.errors import InvalidArgument
 
 

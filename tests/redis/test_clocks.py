@@ -1,8 +1,8 @@
 # mypy: disable-error-code="attr-defined, union-attr"
 """Clocks that are set, that drift, and that were wrong all along: those of real processes (`clocks.py`).
 
-The audit goes by a clock that nobody sets. Three rows of the table in docs/fleet.md: "the server's clock is set", "the
-server's clock drifts", "a client's wall clock is wrong".
+The audit goes by a clock that is never set. Three rows of the table in docs/failures.md: "the server's clock is set",
+"the server's clock drifts", "a client's wall clock is wrong".
 """
 
 import threading
@@ -43,7 +43,9 @@ def test_the_clock_of_a_server_is_set_under_load(crew, make_server, make_clock, 
 
 
 def stated_quarantine(load, url):
-    registry = Limiter(load.limit, name=load.crew.name, engine=f"{url}?lease={LEASE}")._registry
+    registry = Limiter(
+        load.limit, name=load.crew.name, engine=f"{url}?lease={LEASE}"
+    )._shared.ledgers.registry
     return registry.quarantine(registry.ledger((None,)))[0] / 1e6
 
 
@@ -154,11 +156,11 @@ def test_a_calendar_quota_goes_by_the_calendar_of_the_server(crew, valkey, make_
     wrong = make_clock()
     wrong.set(DAY - time.time() % DAY - 60)
     worker = crew.start(valkey.url, QUOTA, clock=wrong)
-    assert worker.apply_reply() == "used two"
+    assert worker.hear() == "used two"
     limiter = Limiter(FixedWindow(5, per="day"), name=crew.name, engine=valkey.url, max_quarantine=None)
     assert limiter.peek().remaining == 3
     valkey.client().flushall()
-    retry_after = float(worker.apply_reply())
+    retry_after = float(worker.hear())
     midnight = DAY - time.time() % DAY
     # Plus 5 %, what clocks may drift, and a tenth of a second; never before.
     assert midnight <= retry_after <= 1.06 * midnight + 2

@@ -165,7 +165,7 @@ def test_an_end_that_waits_for_a_node_is_not_overtaken_at_another(make_cluster, 
     permits = [limiter.acquire() for _ in range(5)]
     permits.pop().complete()
     eventually(lambda: limiter.peek().in_flight == 4, "the first end")
-    posts = engine.pool_of(permits[0]._call.ledger).release_sender
+    posts = engine.pool_of(permits[0]._decision.ledger).release_sender
     with posts.lock:
         permits.pop().complete()
         eventually(lambda: posts.unheard, "an end that waits")

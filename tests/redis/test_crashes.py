@@ -11,7 +11,6 @@ from headway import Concurrency, Limiter, Remote, Spacing, Window
 from headway.engines.redis.client.batching import thread_batcher
 from headway.engines.redis.client.requests import Acquire, Renew
 from headway.engines.redis.script.protocol import WAIT
-from headway.limiter.shared_permits import new_shared_permit
 
 pytestmark = pytest.mark.realtime
 
@@ -42,7 +41,7 @@ time.sleep(60)
 )
 def test_what_a_killed_holder_held_comes_back(crew, url, limit, after):
     holder = crew.start(url, HOLD.format(limit=limit, count=3))
-    assert holder.apply_reply() == "holds"
+    assert holder.hear() == "holds"
     limiter = Limiter(limit, name=crew.name, engine=url)
     if isinstance(limit, Concurrency):
         time.sleep(2 * LEASE)  # a holder that lives keeps what it has
@@ -98,13 +97,13 @@ def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
     limiter = Limiter("2 concurrent", name=crew.name, engine=valkey.url)
 
     limiter.peek()
-    ledger = limiter._registry.ledger((None,))
+    ledger = limiter._shared.ledgers.registry.ledger((None,))
     one, other = (Acquire(ledger, (1,), WAIT) for _ in range(2))
     batcher = thread_batcher(ledger)
     batcher.queue.append(other)
     batcher.send(one)
-    first, second = (new_shared_permit(limiter, acquire) for acquire in (one, other))
-    (lease,) = first._leases
+    first, second = (limiter._shared._granted(acquire, None, 1) for acquire in (one, other))
+    (lease,) = first._decision.renewals
     assert lease.begin_renewal()
     sign = Renew(ledger, lease)
     first.complete()
@@ -144,12 +143,12 @@ except PermitExpired:
 )
 def test_a_holder_that_was_stopped_too_long_does_not_spend(crew, url, limit, stopped_for):
     holder = crew.start(url, STOPPED.format(limit=repr(limit)))
-    assert holder.apply_reply() == "holds"
+    assert holder.hear() == "holds"
     time.sleep(stopped_for)
     limiter = Limiter(limit, name=crew.name, engine=url)
     again = limiter.acquire(timeout=10)  # what it was given is another's now
     holder.cont()
-    assert holder.apply_reply() == "expired"
+    assert holder.hear() == "expired"
     assert holder.join() == ""
     assert crew.uses() == []
     again.complete()
@@ -181,10 +180,10 @@ def test_a_spacing_with_many_waiters_wastes_no_slots(valkey, crew):
 
 def test_a_holder_that_was_stopped_for_a_moment_spends(crew, url):
     holder = crew.start(url, STOPPED.format(limit='"1 concurrent"'))
-    assert holder.apply_reply() == "holds"
+    assert holder.hear() == "holds"
     time.sleep(0.1)
     holder.cont()
-    assert holder.apply_reply() == "spent"
+    assert holder.hear() == "spent"
     assert holder.join() == ""
 
 
@@ -215,15 +214,15 @@ say("done")
     stopped = crew.start(url, script)
     other = crew.start(url, script)
     for worker in (stopped, other):
-        assert worker.apply_reply() == "begun"
+        assert worker.hear() == "begun"
     time.sleep(0.2)
     stopped.stop()
     time.sleep(2.5 * LEASE)
     stopped.cont()
     # Who is stopped in the middle of a question has no answer in time, says so, and asks again.
-    wait_until(lambda: stopped.apply_reply() == "done", "its end")
+    wait_until(lambda: stopped.hear() == "done", "its end")
     assert all("did not answer in time" in line for line in stopped.join().splitlines())
-    assert other.apply_reply() == "done"
+    assert other.hear() == "done"
     assert other.join() == ""
     uses = crew.uses()
     assert len(uses) == 24

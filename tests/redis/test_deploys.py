@@ -69,7 +69,9 @@ class Waiter:
 def standing(limiters):
     """How many stand in the queue, as their processes know it."""
     return sum(
-        len(ledger.standing) for limiter in limiters for ledger in list(limiter._registry.ledgers.values())
+        len(ledger.standing)
+        for limiter in limiters
+        for ledger in list(limiter._shared.ledgers.registry.ledgers.values())
     )
 
 
@@ -107,7 +109,7 @@ def test_who_gives_up_and_who_dies_hold_nobody_up(sides):
     with pytest.raises(RateLimited):
         new.acquire(timeout=0.3)
     first, second = Waiter(new, both), Waiter(old, both)
-    first_ask = next(iter(new._registry.ledger((None,)).standing.values()))
+    first_ask = next(iter(new._shared.ledgers.registry.ledger((None,)).standing.values()))
     first_ask.withdraw()  # as who is interrupted does
     permit.complete()
     second.join().complete()
@@ -246,9 +248,9 @@ def test_two_versions_of_the_scripts_keep_one_ledger(server, name, monkeypatch):
         return Script(text, sha1(text).hexdigest().encode())
 
     old, new = (Limiter("4/minute; 4 concurrent", name=name, engine=server.url) for _ in range(2))
-    scripts = [old._registry.ledger((None,)).script]
+    scripts = [old._shared.ledgers.registry.ledger((None,)).script]
     monkeypatch.setattr(registry, "ledger_script", later)
-    scripts.append(new._registry.ledger((None,)).script)
+    scripts.append(new._shared.ledgers.registry.ledger((None,)).script)
     permits = [limiter.acquire(timeout=1) for limiter in (old, new, old, new)]
     assert not old.try_acquire()
     assert not new.try_acquire()
@@ -260,7 +262,7 @@ def test_two_versions_of_the_scripts_keep_one_ledger(server, name, monkeypatch):
 def test_a_ledger_that_a_later_version_has_written_is_left_alone(server, name):
     limiter = Limiter("4/minute", name=name, engine=server.url)
     limiter.acquire()
-    client, root = server.client(), limiter._registry.ledger((None,)).keys[0]
+    client, root = server.client(), limiter._shared.ledgers.registry.ledger((None,)).keys[0]
     later = pack("<d", 2) + client.hget(root, "m")[8:]
     client.hset(root, "m", later)
     with pytest.raises(LimitMismatch, match="format 2"):

@@ -63,7 +63,7 @@ def sequence(client, load):
 
 
 def stated_quarantine(load, url):
-    registry = Limiter(load.limit, name=load.crew.name, engine=url)._registry
+    registry = Limiter(load.limit, name=load.crew.name, engine=url)._shared.ledgers.registry
     ticks, capped = registry.quarantine(registry.ledger((None,)))
     assert not capped
     return ticks / 1e6

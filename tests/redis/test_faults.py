@@ -123,7 +123,7 @@ def test_what_was_granted_to_nobody_goes_back(proxy, name, do, limit):
         do(limiter, "acquire")
     assert watch.peek().remaining == 9
     proxy.heal()
-    limiter._engine.worker.wake()
+    limiter._shared._engine.worker.wake()
     wait_until(lambda: watch.peek().remaining == 10, "the grant that nobody heard of", within=5)
 
 
@@ -137,7 +137,7 @@ def test_a_place_in_the_queue_of_which_nobody_heard_goes_back(proxy, name, do):
         do(limiter, "acquire")
     assert watch.peek().waiting == 1
     proxy.heal()
-    limiter._engine.worker.wake()
+    limiter._shared._engine.worker.wake()
     wait_until(lambda: watch.peek().waiting == 0, "an empty queue", within=5)
     held.complete()
 
@@ -200,7 +200,7 @@ def test_cuts_under_load_neither_lose_nor_mint(proxy, name):  # noqa: C901 - thr
     breaker.join(5)
     proxy.heal()
     assert proxy.dropped > 0
-    worker = limiter._engine.worker
+    worker = limiter._shared._engine.worker
     worker.wake()
     wait_until(
         lambda: not worker.unknown_outcomes and not worker._has_releases(), "everything cleared up", within=5
@@ -304,13 +304,13 @@ def test_an_end_that_is_refused_here_and_still_under_way_there_is_applied_once(v
     """Its connection was cut with a copy on it, another copy met a server without the script, and the first arrives
     last. Permits of one moment have one mark, so that the second would be that of another."""
     limiter = Limiter("5000/hour", name=name, engine=valkey.url)
-    cancelled, *_ = (limiter.try_acquire()._call for _ in range(3))
-    engine, ledger = limiter._engine, cancelled.ledger
+    cancelled, *_ = (limiter.try_acquire()._decision for _ in range(3))
+    engine, ledger = limiter._shared._engine, cancelled.ledger
     pool = engine.pool_of(ledger)
     release = PendingRelease(Release(cancelled, CANCEL))
     release.new_box().line_up(release, deque())
     connection = pool.take(0)
-    limiter._registry.clock_samples.clear()  # or it would mostly be refused for its time
+    limiter._shared.ledgers.registry.clock_samples.clear()  # or it would mostly be refused for its time
     late = release.payload(connection.ident)
     release.copies = 2
     release.answered(ReplyError("NOSCRIPT No matching script."))

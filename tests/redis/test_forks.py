@@ -61,7 +61,7 @@ status = queue.peek()
 say(codes, status.waiting, status.in_flight)
 """,
     )
-    assert worker.apply_reply() == "[0, 0, 0] 0 0"
+    assert worker.hear() == "[0, 0, 0] 0 0"
     assert worker.join() == ""
     assert len(crew.uses()) == 300
 
@@ -94,7 +94,7 @@ def test_a_child_that_ends_right_after_a_call_has_said_that_it_ended(crew, valke
     """Or its permits would count for as long as a call may take, and a limit of 5 at a time be 5 per lease."""
     limit = Window(1000, per=60, remote=Remote(max_transit=60))
     worker = crew.start(valkey.url, f"limiter = make({limit!r})\n{FORKED[how]}\nsay('done')")
-    assert worker.apply_reply() == "done"
+    assert worker.hear() == "done"
     worker.join()
     assert len(crew.uses()) == (10 if how == "os._exit" else 30)
     limiter = Limiter(limit, name=crew.name, engine=valkey.url)
@@ -117,9 +117,9 @@ with multiprocessing.get_context("spawn").Pool(1) as pool:
 say(limiter.try_acquire().reason)
 """,
     )
-    assert worker.apply_reply() == "[]"
-    assert worker.apply_reply() == "True"
-    assert worker.apply_reply() == "paused"
+    assert worker.hear() == "[]"
+    assert worker.hear() == "True"
+    assert worker.hear() == "paused"
     worker.join()
 
 
@@ -182,10 +182,10 @@ except KeyboardInterrupt:
     time.sleep(60)
 """,
     )
-    assert worker.apply_reply() == "waits"
+    assert worker.hear() == "waits"
     wait_until(lambda: limiter.peek().waiting == 1, "a waiter")
     worker.process.send_signal(2)
-    assert worker.apply_reply() == "interrupted"
+    assert worker.hear() == "interrupted"
     wait_until(lambda: limiter.peek().waiting == 0, "its place", within=3)
     held.complete()
     limiter.acquire(timeout=5).complete()
@@ -196,7 +196,7 @@ def test_ctrl_c_in_the_middle_of_a_question(valkey, name, monkeypatch):
     limiter = Limiter("10 concurrent", name=name, engine=f"{valkey.url}?lease=30")
     watch = Limiter("10 concurrent", name=name, engine=f"{valkey.url}?lease=30", engine_timeout=1)
     limiter.acquire().complete()
-    pool = limiter._engine.pools()[0]
+    pool = limiter._shared._engine.pools()[0]
     take = pool.take
 
     class Interrupted:
@@ -276,7 +276,7 @@ def test_a_signal_at_every_moment_of_an_end(valkey, name):
     limiter.acquire().complete()
     chance = random.Random(1)
     asks = [limiter.acquire() for _ in range(2000)]
-    engine, posts = limiter._engine, limiter._engine.pools()[0].release_sender
+    engine, posts = limiter._shared._engine, limiter._shared._engine.pools()[0].release_sender
 
     class TooLong(Exception):
         pass
@@ -290,7 +290,7 @@ def test_a_signal_at_every_moment_of_an_end(valkey, name):
             with contextlib.suppress(TooLong):
                 try:
                     signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 2e-4))
-                    engine.post_now(Release(permit._call, COMPLETE))
+                    engine.post_now(Release(permit._decision, COMPLETE))
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
@@ -369,7 +369,7 @@ make("1 concurrent", engine="redis://127.0.0.1:1/0", on_engine_error="open").acq
 """,
     }[how]
     worker = crew.start(valkey.url, f"limiter = make('1 concurrent')\n{script}\nsay('end')")
-    assert worker.apply_reply() == "end"
+    assert worker.hear() == "end"
     begin = time.monotonic()
     assert worker.join(10) == ""
     assert time.monotonic() - begin < 5
@@ -394,7 +394,7 @@ for child in children: child.join()
 say([child.exitcode for child in children])
 """,
     )
-    assert worker.apply_reply() == "[0, 0, 0, 0]"
+    assert worker.hear() == "[0, 0, 0, 0]"
     worker.join()
     uses = crew.uses()
     assert len(uses) == 21

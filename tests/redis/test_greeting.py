@@ -16,9 +16,9 @@ from tests.redis.checks import check_verbs
 from tests.redis.servers import HOST, free_port
 
 from headway import Limiter
-from headway.engines.redis import open_engine
 from headway.engines.redis.net.acl import acl_line
 from headway.engines.redis.net.server_checks import server_checks
+from headway.engines.uri import open_engine
 from headway.errors import EngineUnavailable, InvalidArgument
 
 SECRET = "h0rse"
@@ -189,7 +189,7 @@ def test_without_redis_py():
     script = "import sys; sys.modules['redis'] = None; import headway; headway.Limiter('1/s', name='x', engine='redis://:SECRET@db')"
     script = script.replace("SECRET", SECRET)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "pip install 'headway[redis]'" in done.stderr.splitlines()[-1]
+    assert "pip install 'redis[hiredis]'" in done.stderr.splitlines()[-1]
     assert SECRET not in done.stderr.splitlines()[-1]
 
 

@@ -192,7 +192,7 @@ def test_a_ledger_that_a_script_left_in_pieces_is_not_believed(cluster, connect,
         limiter.acquire(cost=2).complete()
         time.sleep(0.01)
     eventually(lambda: limiter.peek().in_flight == 0, "hand-backs")
-    time.sleep(begin + limiter._registry.rules[0].gap / 1e6 + 0.3 - time.monotonic())
+    time.sleep(begin + limiter._shared.ledgers.registry.rules[0].gap / 1e6 + 0.3 - time.monotonic())
     # One has cooled, forty have not; and nothing is out, so that there is no such list.
     move = Move(cluster, f"headway:{{{name}}}")
     with pytest.raises(EngineUnavailable):

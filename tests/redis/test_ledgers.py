@@ -34,13 +34,13 @@ class Rewritten:
     def run(self, name, *numbers):
         if name == "state":
             return self.ledger.state()
-        now = numbers[0] if name != "adopt" else numbers[1]
+        now = numbers[0] if name != "reconfigure" else numbers[1]
         key = self.dice.choice((1, 3))
         stored = encode(self.ledger, key, now, NAME)
         assert (stored.key, stored.epoch) == ((1, b"") if key == 1 else (3, NAME))
         twin = decode(stored)
         answer = getattr(twin, name)(*numbers)
-        self.rule = self.rule if name != "adopt" else numbers[0]
+        self.rule = self.rule if name != "reconfigure" else numbers[0]
         # Of a calendar only two periods are stored, so it goes on under the rule itself.
         self.ledger = self.rule.open()
         self.ledger.restore(twin.state(), twin.tally)

@@ -25,11 +25,13 @@ class Sleepers:
         self.threads: list[threading.Thread] = []
 
     def send(self, number, key=None):
-        before = len(self.limiter._registry.waiters)
+        before = len(self.limiter._shared.ledgers.registry.waiters)
         for _ in range(number):
             self.threads.append(threading.Thread(target=self._go, args=(key,)))
             self.threads[-1].start()
-        eventually(lambda: len(self.limiter._registry.waiters) == before + number, "those who sleep")
+        eventually(
+            lambda: len(self.limiter._shared.ledgers.registry.waiters) == before + number, "those who sleep"
+        )
 
     def _go(self, key):
         self.limiter.acquire(key, timeout=60)
@@ -163,7 +165,7 @@ def test_who_is_recalled_and_cancelled_before_it_asks_anew_gives_its_slot_back(m
     async def main():
         limiter.acquire()
         task = asyncio.create_task(limiter.acquire_async(timeout=500))
-        ledger = limiter._registry.ledger((None,))
+        ledger = limiter._shared.ledgers.registry.ledger((None,))
         while not ledger.sleepers:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         [acquire] = ledger.sleepers
@@ -182,13 +184,14 @@ def test_who_is_recalled_while_another_asks_gives_its_slot_back_with_its_own_que
     limiter.acquire()
     sleepers = Sleepers(limiter)
     sleepers.send(1)
-    ledger = limiter._registry.ledger((None,))
+    ledger = limiter._shared.ledgers.registry.ledger((None,))
     eventually(lambda: ledger.sleepers, "one who sleeps")
     batcher = thread_batcher(ledger)
     with batcher.lock:
         [acquire] = ledger.sleepers
         ledger.recall(acquire)
         eventually(lambda: batcher.queue, "one who asks anew")
+    batcher._call_next()  # as who gives the lock back does
     eventually(lambda: acquire not in ledger.sleepers and ledger.sleepers, "one who sleeps again")
     [again] = ledger.sleepers
     assert again.marks[0] == acquire.marks[0]

@@ -57,7 +57,7 @@ def test_an_evicted_ledger_is_a_lost_one(valkey, name, caplog):
     other = Limiter("5/s", name=f"{name}o", engine=f"{valkey.url}?lease={LEASE}")
     assert all(limiter.try_acquire() for _ in range(5))
     assert other.try_acquire()
-    valkey.client().delete(limiter._registry.ledger((None,)).keys[0])
+    valkey.client().delete(limiter._shared.ledgers.registry.ledger((None,)).keys[0])
     denied = limiter.try_acquire()
     assert denied.reason == "quarantine"
     assert 1.5 < denied.retry_after < 2
@@ -75,7 +75,7 @@ def test_a_ledger_of_which_a_part_was_evicted_is_a_lost_one(valkey, name, kind, 
     limiter = Limiter(LIMITS[kind], name=name, engine=f"{valkey.url}?lease=0.3")
     permits = [limiter.try_acquire() for _ in range(3)]
     client = valkey.client()
-    root = limiter._registry.ledger((None,)).keys[0]
+    root = limiter._shared.ledgers.registry.ledger((None,)).keys[0]
     assert client.delete(root + b":c1", root + b":o1")
     for permit in permits:
         permit.complete()

@@ -23,7 +23,7 @@ HELD = Window(100_000, per=60, remote=Remote(resolution=0, max_transit=60))
 
 
 def account_of(limiter):
-    return limiter._registry.ledger((None,))
+    return limiter._shared.ledgers.registry.ledger((None,))
 
 
 def within(seconds, call):
@@ -108,8 +108,8 @@ say(os.waitpid(pid, 0)[1])
 os._exit(0)
 """,
     )
-    assert worker.apply_reply(5) == "granted"
-    assert worker.apply_reply(5) == "0"
+    assert worker.hear(5) == "granted"
+    assert worker.hear(5) == "0"
 
 
 # -- the collector ---------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_the_collector_may_end_one_permit_while_another_is_ended(valkey, name):
     """It ends coroutines and generators that were dropped, in whatever thread, and whatever that thread does."""
     limiter = Limiter(HELD, name=name, engine=valkey.url, engine_timeout=2)
     permit = limiter.acquire()
-    acquire, post = permit._call, limiter._engine.post_now
+    acquire, post = permit._decision, limiter._shared._engine.post_now
 
     class Dropped:
         def __init__(self):
@@ -176,7 +176,7 @@ def test_an_end_on_a_connection_that_has_ended_is_soon_said_again(valkey, make_p
     proxy = make_proxy(valkey)
     limiter = Limiter(HELD, name=name, engine=f"{proxy.url}?lease=60", engine_timeout=2)
     watch = Limiter(HELD, name=name, engine=valkey.url, engine_timeout=2)
-    posts = limiter._engine.pools()[0].release_sender
+    posts = limiter._shared._engine.pools()[0].release_sender
 
     async def main():
         for _ in range(2):
@@ -251,7 +251,7 @@ def test_ends_wait_while_it_is_found_out_which_ledger_it_is(valkey, name):
     ledger = account_of(limiter)
     permit = limiter.acquire()
     epoch, ledger.epoch = ledger.epoch, b""
-    ledger.ends.append(Release(permit._call, ABANDON))
+    ledger.ends.append(Release(permit._decision, ABANDON))
     assert ledger.take_ends() == []
     ledger.epoch = epoch
     assert len(ledger.take_ends()) == 1

@@ -197,7 +197,9 @@ def test_more_threads_than_travel_in_one_command(valkey, name):
         outcomes.append(limiter.try_acquire())
 
     threads = [threading.Thread(target=work) for _ in range(400)]
-    with thread_batcher(limiter._registry.ledger((None,))).lock:  # so that all of them have to wait
+    with thread_batcher(
+        limiter._shared.ledgers.registry.ledger((None,))
+    ).lock:  # so that all of them have to wait
         for thread in threads:
             thread.start()
         time.sleep(0.3)

@@ -34,16 +34,19 @@ def process(cluster):
     yield make
     for limiter in made:
         limiter.close()
-        limiter._registry.engine.close()
+        limiter._shared.ledgers.registry.engine.close()
 
 
 def listens(cluster, limiter):
     """Wait until a process hears the news."""
     nodes = [server.client() for server in cluster.servers]
-    before = sum(node.pubsub_numsub(limiter._registry.engine.news)[0][1] for node in nodes)
+    before = sum(node.pubsub_numsub(limiter._shared.ledgers.registry.engine.news)[0][1] for node in nodes)
     limiter.peek("first")
     eventually(
-        lambda: sum(node.pubsub_numsub(limiter._registry.engine.news)[0][1] for node in nodes) > before,
+        lambda: (
+            sum(node.pubsub_numsub(limiter._shared.ledgers.registry.engine.news)[0][1] for node in nodes)
+            > before
+        ),
         "a subscription to the news",
     )
 
@@ -157,7 +160,7 @@ def test_all_who_wait_for_a_key_go_when_the_pause_is_lifted(process, cluster, li
 
     async def main():
         tasks = [asyncio.create_task(each.acquire_async("key0")) for each in (limiter, other) * 2]
-        while len(limiter._registry.waiters) + len(other._registry.waiters) < 8:  # noqa: ASYNC110 - nobody tells
+        while len(limiter._shared.ledgers.registry.waiters) + len(other._shared.ledgers.registry.waiters) < 8:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         await other.pause_async(0)
         await asyncio.wait_for(asyncio.gather(*tasks), 10)
@@ -244,7 +247,7 @@ def test_keys_do_not_wait_for_the_node_of_their_limiter(process, make_cluster):
 
 def test_a_limiter_that_rests_is_not_followed_for_ever(process):
     limiter = process(lease=0.3)
-    worker = limiter._registry.engine.worker
+    worker = limiter._shared.ledgers.registry.engine.worker
     assert reasons(limiter) == {"granted"}
     assert worker.cluster_pauses
     eventually(lambda: not worker.cluster_pauses, "the end of the questions")

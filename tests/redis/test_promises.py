@@ -1,5 +1,5 @@
 # mypy: disable-error-code="attr-defined, union-attr"
-"""What docs/fleet.md promises in each failure, and what it does not: every row of that table is proved by a test.
+"""What docs/failures.md promises in each failure, and what it does not: every row of its table is proved by a test.
 
 PROOFS says by which. Here are those rows for which the files on crashes, faults, outages and losses have none, or only
 half of one: what is *not* promised is shown to be so, by no more than is said.
@@ -82,8 +82,8 @@ PROOFS = {
 
 
 def test_every_row_has_a_proof():
-    text = (HERE.parents[1] / "docs" / "fleet.md").read_text()
-    table = text.partition("## What is promised in each failure")[2].partition("| --- | --- | --- |\n")[2]
+    text = (HERE.parents[1] / "docs" / "failures.md").read_text()
+    table = text.partition("## Failure by failure")[2].partition("| --- | --- | --- |\n")[2]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in table.partition("\n\n")[0].splitlines()]
     assert len(rows) == len(PROOFS)
     assert [row for row, begin in zip(rows, PROOFS, strict=True) if not row.startswith(begin)] == []
@@ -114,7 +114,7 @@ say("reserved")
 time.sleep(60)
 """,
     )
-    assert worker.apply_reply() == "reserved"
+    assert worker.hear() == "reserved"
     worker.kill()
     (begin,) = crew.uses()
     limiter = Limiter(limit, name=crew.name, engine=valkey.url)
@@ -138,7 +138,7 @@ def test_a_holder_that_was_stopped_inside_its_body(crew, valkey, too_long):
     transit, per = 2.0, 1.0
     limit = Window(3, per=per, remote=Remote(resolution=0, max_transit=transit))
     worker = crew.start(valkey.url, INSIDE.format(limit=limit))
-    assert worker.apply_reply() == "inside"
+    assert worker.hear() == "inside"
     limiter = Limiter(limit, name=crew.name, engine=valkey.url)
     if too_long:
         # All three are free again only when what it holds has been given up.
@@ -148,7 +148,7 @@ def test_a_holder_that_was_stopped_inside_its_body(crew, valkey, too_long):
         uses.append(time.monotonic())
         permit.complete()
     worker.cont()
-    assert worker.apply_reply() == "sent"
+    assert worker.hear() == "sent"
     worker.join()
     most = most_in_any(per, sorted(uses + crew.uses()))
     assert most == (4 if too_long else 3)

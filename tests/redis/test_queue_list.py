@@ -2,6 +2,7 @@
 
 import threading
 import time
+from struct import pack
 
 import pytest
 from tests.redis.servers import eventually
@@ -23,17 +24,23 @@ def test_it_expires_also_if_its_ledger_was_prolonged_before(limiter, server, nam
     thread.start()
     client = server.client()
     eventually(lambda: client.exists(f"headway:{{{name}}}:q"), "somebody who waits")
-    assert client.pttl(f"headway:{{{name}}}:q") >= client.pttl(f"headway:{{{name}}}") - 1000
+    for part in "qwh":
+        assert client.pttl(f"headway:{{{name}}}:{part}") >= client.pttl(f"headway:{{{name}}}") - 1000
     held.complete()
     thread.join(30)
+    eventually(
+        lambda: not client.exists(*(f"headway:{{{name}}}:{part}" for part in "qwhb")), "an empty queue"
+    )
 
 
 @pytest.mark.realtime
 def test_who_stands_does_not_stand_behind_the_dead_of_a_ledger_that_is_gone(limiter, server, name):
     """The root has expired, and its queue was left."""
     client = server.client()
-    dead = [b"0123456789ab" + bytes([number]) * 40 for number in range(1, 4)]
-    client.rpush(f"headway:{{{name}}}:q", *dead)
+    for number in range(1, 4):
+        waiter = b"0123456789ab" + pack("<d", number)
+        client.zadd(f"headway:{{{name}}}:q", {b"\0" + pack(">d", number) + waiter: 0})
+        client.hset(f"headway:{{{name}}}:w", waiter, pack("<dddd", number, 2**52, 1, 1))
     held = limiter.acquire()
     got: list[float] = []
 
@@ -45,7 +52,8 @@ def test_who_stands_does_not_stand_behind_the_dead_of_a_ledger_that_is_gone(limi
     thread = threading.Thread(target=wait)
     thread.start()
     eventually(lambda: limiter.peek().waiting == 1, "the one who waits", within=3)
-    assert client.llen(f"headway:{{{name}}}:q") == 1
+    assert client.zcard(f"headway:{{{name}}}:q") == 1
+    assert client.hlen(f"headway:{{{name}}}:w") == 1
     held.complete()
     thread.join(8)
     assert got

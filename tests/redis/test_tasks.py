@@ -48,9 +48,9 @@ def test_loops_that_have_ended_are_forgotten(valkey, name):
     limiter = Limiter("1000/minute", name=name, engine=valkey.url)
     for _ in range(10):
         run(limiter.acquire_async())
-    (pool,) = limiter._engine.pools()
+    (pool,) = limiter._shared._engine.pools()
     assert len(pool._wires) == 1
-    assert len(limiter._registry.ledger((None,)).batchers) == 1
+    assert len(limiter._shared.ledgers.registry.ledger((None,)).batchers) == 1
 
 
 def test_who_cleans_up_when_the_loop_ends_may_ask(valkey, name):
@@ -94,7 +94,7 @@ def test_a_lane_goes_on_when_a_command_could_not_even_be_made(valkey, name, monk
     async def main():
         await limiter.acquire_async()
         with monkeypatch.context() as patch:
-            patch.setattr(limiter._engine, "pool_of", pool_of)
+            patch.setattr(limiter._shared._engine, "pool_of", pool_of)
             outcomes = await asyncio.gather(
                 *(limiter.acquire_async() for _ in range(3)), return_exceptions=True
             )
@@ -111,7 +111,7 @@ def test_a_lane_goes_on_when_all_tasks_were_cancelled(proxy, name):
 
     async def main():
         await limiter.acquire_async()
-        batcher = limiter._registry.ledger((None,)).last_loop_batcher
+        batcher = limiter._shared.ledgers.registry.ledger((None,)).last_loop_batcher
         for _ in range(3):
             proxy.drop_answers(1, only=b"EVALSHA")
             asking = asyncio.create_task(limiter.acquire_async())
@@ -125,7 +125,7 @@ def test_a_lane_goes_on_when_all_tasks_were_cancelled(proxy, name):
         proxy.heal()
         async with asyncio.timeout(5):
             assert await limiter.try_acquire_async()
-        limiter._engine.worker.wake()
+        limiter._shared._engine.worker.wake()
         await asyncio.to_thread(
             wait_until, lambda: limiter.peek().remaining == 8, "the other three", within=5
         )
@@ -148,7 +148,7 @@ def test_a_loop_that_is_closed_in_the_middle_of_a_command(proxy, name):
     del loop, tasks
     proxy.heal()
     assert run(limiter.try_acquire_async())
-    limiter._engine.worker.wake()
+    limiter._shared._engine.worker.wake()
     wait_until(lambda: limiter.peek().remaining == 8, "what nobody heard of", within=5)
     gc.collect()
     assert [complaint for complaint in complaints if "asker" not in complaint] == []
@@ -292,7 +292,7 @@ def test_an_end_that_travelled_with_who_has_nothing_to_say_is_applied_once(proxy
 
     permits = run(main())
     proxy.heal()
-    worker = limiter._engine.worker
+    worker = limiter._shared._engine.worker
     wait_until(
         lambda: worker.wake() or not (worker.unknown_outcomes or worker._has_releases()),
         "nothing left to say",

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable
-from struct import unpack_from
 from typing import Annotated, Any
 
 import typer
 
 from headway.cli.ledger_text import describe, moment, state, title, use
-from headway.cli.ledger_view import LedgerView
-from headway.cli.scanner import LedgerScanner
 from headway.cli.top import Uri, ago, as_data, complaints
 from headway.cli.words import count
 from headway.core.ledger import Ledger
-from headway.engines.redis.script.protocol import command
+from headway.engines.ledger_view import LedgerView, Scanner
+from headway.engines.uri import open_scanner
 from headway.errors import seconds_text
 from headway.printable import printable
-
-QUEUE = 100
-"""Entries of the queue that are read."""
 
 Name = Annotated[str, typer.Argument(help="The limiter's name.")]
 Key = Annotated[
@@ -43,9 +37,9 @@ def inspect(
     idle for long enough to be as new, is not stored.
     """
     with complaints():
-        register = LedgerScanner(uri)
-        views = found(register, name, key)
-        company = Company(register, views[0])
+        scanner = open_scanner(uri, 2.0)
+        views = found(scanner, name, key)
+        company = Company(scanner, views[0])
     if as_json:
         data = [{**as_data(view), **details(view)} for view in views]
         typer.echo(json.dumps({"ledgers": data, **company.data()}, indent=2))
@@ -53,7 +47,7 @@ def inspect(
     for view in views:
         typer.echo(lines(describe(view)))
         typer.echo()
-    typer.echo(lines(company.describe(views[0])))
+    typer.echo(lines(company.describe()))
 
 
 def reset(
@@ -68,24 +62,24 @@ def reset(
     remote may see more than the limit once. A quarantine goes on.
     """
     with complaints():
-        register = LedgerScanner(uri)
-        views = found(register, name, key)
+        scanner = open_scanner(uri, 2.0)
+        views = found(scanner, name, key)
         for view in views:
             typer.echo(f"{title(view)}: {printable(view.limit)}; {use(view)}, {view.waiting} waiting")
         if not yes and not typer.confirm("Reset it?"):
             raise typer.Exit(1)
-        done = register.reset(views)
+        done = scanner.reset(views)
     if done < 0:
         typer.echo("headway: the ledger is gone by now, which is as good as new", err=True)
         return
     typer.echo("reset")
 
 
-def found(register: LedgerScanner, name: str, key: str | None) -> list[LedgerView]:
-    views = register.of(name, key)
+def found(scanner: Scanner, name: str, key: str | None) -> list[LedgerView]:
+    views = scanner.of(name, key)
     if not views:
         what = repr(name) if key is None else f"{name!r} with key {key!r}"
-        typer.echo(f"headway: no ledger of {what} on {register.engine.address}", err=True)
+        typer.echo(f"headway: no ledger of {what} on {scanner.where}", err=True)
         raise typer.Exit(1)
     return views
 
@@ -96,11 +90,6 @@ def found(register: LedgerScanner, name: str, key: str | None) -> list[LedgerVie
 def lines(pairs: Iterable[tuple[str, str]]) -> str:
     """Labels and sentences, in two columns."""
     return "\n".join(f"{name:<13}{text}".rstrip() for name, text in pairs)
-
-
-def text_of(data: bytes) -> str:
-    """Text that the server keeps, safe to show."""
-    return printable(data.decode(errors="replace"))
 
 
 def details(view: LedgerView) -> dict[str, Any]:
@@ -137,42 +126,23 @@ def rule_numbers(ledger: Ledger) -> dict[str, int]:
 
 
 class Company:
-    """The waiters and the clients of a ledger, and what else is stored beside it."""
+    """The waiters and the clients of a ledger, in words and as data."""
 
-    def __init__(self, register: LedgerScanner, view: LedgerView) -> None:
-        root = view.address.root
-        place = register.pool_of(root)
-        fields, queue, self.granted, self.ttl_ms = register.ask(
-            place,
-            command(b"HKEYS", root),
-            command(b"LRANGE", root + b":q", b"0", b"%d" % (QUEUE - 1)),
-            command(b"HLEN", root + b":g"),
-            command(b"PTTL", root),
-        )
+    def __init__(self, scanner: Scanner, view: LedgerView) -> None:
+        self.clients = scanner.clients(view)
         self.meta, self.now = view.meta, view.now
-        self.waiting = Counter(text_of(entry[:12]) for entry in queue)
-        names = [field for field in fields if field[:1] == b"c"]
-        heard = register.ask(place, *(command(b"HGET", root, name) for name in names))
-        self.streams = {
-            text_of(name[1:]): int(unpack_from("<d", answer, 8)[0])
-            for name, answer in zip(names, heard, strict=True)
-            if answer is not None
-        }
 
-    @property
-    def epoch(self) -> str:
-        """A ledger is named after the stream and the number of the command that began it."""
-        epoch = self.meta.epoch
-        return f"{text_of(epoch[:16])}#{unpack_from('<d', epoch, 16)[0]:.0f}"
-
-    def describe(self, view: LedgerView) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         meta = self.meta
         processes: dict[str, list[int]] = {}
-        for stream, at in self.streams.items():
+        for stream, at in self.clients.streams.items():
             processes.setdefault(stream[:12], []).append(at)
+        stream, _, number = self.clients.epoch.rpartition("#")
         return [
             ("waiting", self._waiting()),
-            *[("called", f"{count(self.granted, 'waiter')}, with no answer yet")][: self.granted],
+            *[("called", f"{count(self.clients.granted, 'waiter')}, with no answer yet")][
+                : self.clients.granted
+            ],
             *(
                 (
                     "process",
@@ -184,31 +154,34 @@ class Company:
             ("limit set", f"at {moment(meta.generation)}"),
             (
                 "began",
-                f"with command {self.epoch.rpartition('#')[2]} of stream {self.epoch.rpartition('#')[0]}",
+                f"with command {number} of stream {stream}",
             ),
-            ("server", f"{text_of(meta.server)}, the id of its run"),
-            ("expires", f"in {seconds_text(self.ttl_ms / 1e3)}, unless it is used before"),
-            ("stored in", f"the key {text_of(view.address.root)}"),
+            ("server", f"{self.clients.server}, the id of its run"),
+            ("expires", f"in {seconds_text(self.clients.ttl_ms / 1e3)}, unless it is used before"),
+            ("stored in", f"the key {self.clients.stored_in}"),
         ]
 
     def _waiting(self) -> str:
         text = count(self.meta.waiting, "caller")
-        if not self.waiting:
+        if not self.clients.waiting:
             return text
-        first = "" if self.meta.waiting <= QUEUE else f"of the first {QUEUE} "
+        known = sum(self.clients.waiting.values())
+        first = "" if self.meta.waiting <= known else f"of the first {known} "
         return f"{text}: {first}" + ", ".join(
-            f"{number} in process {process}" for process, number in self.waiting.items()
+            f"{number} in process {process}" for process, number in self.clients.waiting.items()
         )
 
     def data(self) -> dict[str, Any]:
         return {
-            "waiting": [{"process": process, "tickets": number} for process, number in self.waiting.items()],
-            "called": self.granted,
-            "streams": {stream: at / 1e6 for stream, at in self.streams.items()},
+            "waiting": [
+                {"process": process, "tickets": number} for process, number in self.clients.waiting.items()
+            ],
+            "called": self.clients.granted,
+            "streams": {stream: at / 1e6 for stream, at in self.clients.streams.items()},
             "commands": self.meta.seq,
             "generation": self.meta.generation / 1e6,
-            "epoch": self.epoch,
-            "server": text_of(self.meta.server),
-            "ttl": self.ttl_ms / 1e3,
+            "epoch": self.clients.epoch,
+            "server": self.clients.server,
+            "ttl": self.clients.ttl_ms / 1e3,
             "now": self.now / 1e6,
         }

@@ -8,7 +8,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import singledispatch
 
-from headway.cli.ledger_view import LedgerView
 from headway.cli.top import held_up, span
 from headway.cli.words import count, shown
 from headway.core.bucket import BucketLedger
@@ -17,6 +16,7 @@ from headway.core.fixed_window import FixedWindowLedger
 from headway.core.ledger import LONG_AGO, Ledger
 from headway.core.spacing import SpacingLedger
 from headway.core.window import WindowLedger
+from headway.engines.ledger_view import LedgerView
 from headway.errors import seconds_text
 from headway.printable import printable
 

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.cli import INTERRUPTED
-from headway.cli.ledger_view import LedgerView
-from headway.cli.scanner import STEPS, LedgerScanner
 from headway.cli.words import count, shown
+from headway.engines.ledger_view import LedgerView, Scanner
+from headway.engines.uri import open_scanner
 from headway.errors import EngineUnavailable, HeadwayError, seconds_text
 from headway.printable import printable
 
@@ -30,6 +30,9 @@ SHARE = 4
 """A name or a key takes a quarter of a terminal's width at most: a longer one would push the figures out of sight, or
 fill a line of its own and fake a row."""
 ABANDONED = HEADS.index("abandoned")
+
+SEARCH_STEPS = 50
+"""How far one look searches a large server; the next look goes on from there."""
 
 Uri = Annotated[
     str, typer.Argument(help="The engine, as a Limiter names it: redis://host:6379/0", metavar="URI")
@@ -57,11 +60,11 @@ def top(
     """
     console = Console(highlight=False)
     with complaints():
-        register = LedgerScanner(uri)
+        scanner = open_scanner(uri, 2.0)
         live = console.is_terminal and not console.is_dumb_terminal and not once and not as_json
-        views, more = look(register, wanted, most, STEPS if live else None)
+        views, more = look(scanner, wanted, most, SEARCH_STEPS if live else None)
     if live:
-        watch(console, register, wanted, most, interval, (views, more))
+        watch(console, scanner, wanted, most, interval, (views, more))
     elif as_json:
         typer.echo(json.dumps({"ledgers": [as_data(view) for view in views], "more": more}, indent=2))
     else:
@@ -80,13 +83,11 @@ def complaints() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def look(
-    register: LedgerScanner, wanted: str | None, most: int, steps: int | None
-) -> tuple[list[LedgerView], int]:
+def look(scanner: Scanner, wanted: str | None, most: int, steps: int | None) -> tuple[list[LedgerView], int]:
     """The ledgers to show, and the number of those that are left out."""
-    register.search(steps)
-    addresses = register.addresses(wanted)
-    read = register.read(addresses[:most])
+    scanner.search(steps)
+    addresses = scanner.addresses(wanted)
+    read = scanner.read(addresses[:most])
     with_ledgers = {view.address.root for view in read if view.ledgers}
     # A root without ledgers says something only while it holds up what is new.
     views = [
@@ -99,7 +100,7 @@ def look(
 
 def watch(
     console: Console,
-    register: LedgerScanner,
+    scanner: Scanner,
     wanted: str | None,
     most: int,
     interval: float,
@@ -110,10 +111,10 @@ def watch(
     try:
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                live.update(picture(console, register, *seen, trouble), refresh=True)
+                live.update(picture(console, scanner, *seen, trouble), refresh=True)
                 time.sleep(interval)
                 try:
-                    seen, trouble = look(register, wanted, most, STEPS), ""
+                    seen, trouble = look(scanner, wanted, most, SEARCH_STEPS), ""
                 except EngineUnavailable as error:
                     trouble = str(error)
     except KeyboardInterrupt:
@@ -212,7 +213,7 @@ def plain(views: Sequence[LedgerView], more: int, longest: int | None = None) ->
 
 
 def picture(
-    console: Console, register: LedgerScanner, views: Sequence[LedgerView], more: int, trouble: str = ""
+    console: Console, scanner: Scanner, views: Sequence[LedgerView], more: int, trouble: str = ""
 ) -> RenderableType:
     """The table on a terminal, no higher than it."""
     room = max(1, console.height - 5)
@@ -224,8 +225,8 @@ def picture(
     for view, line in zip(views, lines, strict=False):
         style = "red" if held_up(view) else "yellow" if view.waiting else ""
         table.add_row(*map(Text, line), style=style)
-    title = f"{register.engine.address}, {count(len(views), 'ledger')}"
-    if not register.complete:
+    title = f"{scanner.where}, {count(len(views), 'ledger')}"
+    if not scanner.complete:
         title += ", still looking"
     below = trouble or remark(more + max(0, len(views) - room))
     return Group(

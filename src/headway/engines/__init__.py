@@ -1,32 +1,14 @@
-"""Where ledgers live. `memory://` is this process; `redis://` and its kin are shared, behind the same front ends."""
+"""Where ledgers live. `memory://` is this process; `redis://` and its kin are shared, behind one seam (`base`)."""
 
 from __future__ import annotations
 
+import importlib
 from datetime import timedelta
 from typing import Any
 
+from headway.engines.base import Engine
 
-class Engine:
-    """A shared place for ledgers, as `redis_engine` makes it: for `engine=`, and for the type of what holds one.
-
-    >>> import redis
-    >>> from headway import Engine, redis_engine
-    >>> engine: Engine = redis_engine(redis.Redis(host="db"), namespace="shop")
-    >>> engine.address, engine.namespace
-    ('redis-py client to db:6379', 'shop')
-    >>> engine.close()
-
-    Limiters that name the same URI, or the same client, share one; it is not opened before the first question.
-    """
-
-    address: str
-    """Where it is, without passwords."""
-    namespace: str
-    """What the names of all its keys begin with."""
-
-    def close(self) -> None:
-        """End its connections and threads, when no limiter uses it any more."""
-        raise NotImplementedError
+__all__ = ["Engine", "redis_engine"]
 
 
 def redis_engine(
@@ -52,6 +34,8 @@ def redis_engine(
     gives by `master_for()`: any of them serves threads and tasks. Its connections stay its own; the engine makes
     others to the same servers. `timeout` is how long connecting may take.
     """
-    from headway.engines.redis import engine_of
-
-    return engine_of(client, timeout, namespace=namespace, lease=lease, drift_ppm=drift_ppm, strict=strict)
+    package = importlib.import_module("headway.engines.redis")
+    engine: Engine = package.open_client(
+        client, timeout, namespace=namespace, lease=lease, drift_ppm=drift_ppm, strict=strict
+    )
+    return engine

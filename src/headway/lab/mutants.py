@@ -121,11 +121,9 @@ class MutantLimiter(Limiter):
         self._mutate = mutate
         super().__init__(limit, **options)
 
-    def _rules_of(self, limit: Limit, clock: Clock) -> tuple[Rule, ...]:
-        if limit not in self._rules:
-            assert isinstance(limit, Window)
-            self._rules[limit] = (self._mutate(limit, round(clock.resolution * 1e9), clock.drift_ppm),)
-        return self._rules[limit]
+    def _rules_of(self, clock: Clock, limit: Limit) -> tuple[Rule, ...]:
+        assert isinstance(limit, Window)
+        return (self._mutate(limit, round(clock.resolution * 1e9), clock.drift_ppm),)
 
 
 def _forget_back(limit: Window) -> Window:

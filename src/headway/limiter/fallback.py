@@ -1,65 +1,53 @@
-"""What `on_engine_error` says: who decides while the engine is away. Nobody does, or everything passes, or a share of
-the limit is kept in this process.
+"""What `on_engine_error` says: which limiter decides while the engine is away.
+
+"closed": none, and the caller hears that the engine is away. "open": every call passes. "local": this process keeps a
+share of the limit by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headway.errors import InvalidArgument
-from headway.limiter.limit_input import Limits, metrics_of
-from headway.limiter.limiter import Limiter, Overrides
+from headway.limiter.limit_input import Limits, limits_of
+from headway.status import LimiterStats
 
 if TYPE_CHECKING:
-    from headway.clock import Clock
     from headway.core.limits import Limit
-    from headway.core.remote import Remote
     from headway.errors import EngineUnavailable
-    from headway.events import LimiterEvent
-    from headway.limiter.local import Cost, Key
-    from headway.status import LimiterStats
+    from headway.limiter.limiter import Limiter
+    from headway.limiter.request_input import Cost, Key
+    from headway.limiter.shared_options import SharedOptions
 
 EVERYTHING = "1000000000000/s burst 1000000000000"
-"""A limit that nobody reaches."""
+"""A limit that no caller reaches."""
 
 
 class Fallback:
-    """Stands in for the engine. It is made before it is needed: of two, each would grant the whole share."""
+    """Stands in for the engine. Its limiter is made before it is needed: two of them would each grant the share."""
 
-    __slots__ = ("_limiter", "_mode", "_overrides", "_remote", "_share")
+    __slots__ = ("_limiter", "_options")
 
-    def __init__(
-        self,
-        name: str,
-        mode: str,
-        share: float,
-        limits: dict[str, Limit],
-        overrides: Overrides | None,
-        remote: Remote | None,
-        clock: Clock,
-        on_event: Callable[[LimiterEvent], object] | None,
-    ) -> None:
-        self._mode = mode
-        self._share = share
-        self._remote = remote
-        self._overrides = overrides
+    def __init__(self, options: SharedOptions, limits: dict[str, Limit]) -> None:
+        from headway.limiter.limiter import Limiter
+
+        self._options = options
         self._limiter: Limiter | None = None
-        # What it says is said in the limiter's name. That every process has one of its own is no surprise here.
+        name, on_event, clock = options.name, options.on_event, options.clock
+        # Its events carry the limiter's name. That every process has a fallback of its own is no surprise here.
         tell = on_event and (lambda event: on_event(replace(event, limiter=name)))
-        if mode == "open":
+        if options.on_engine_error == "open":
             everything = dict.fromkeys(limits, EVERYTHING)
             self._limiter = Limiter(everything.get("", everything), on_event=tell, clock=clock)
-        elif mode == "local":
-            own = None if overrides is None else self._share_of_key
-            self._limiter = Limiter(self._part(limits), overrides=own, on_event=tell, clock=clock)
+        elif options.on_engine_error == "local":
+            own = None if options.overrides is None else self._share_of_key
+            self._limiter = Limiter(self._share(limits), overrides=own, on_event=tell, clock=clock)
         if self._limiter is not None:
-            self._limiter._store.name = name
-            self._limiter._store.on_fork = None
+            self._limiter._stand_in_for(name)
 
     def limiter_for(self, error: EngineUnavailable, key: Key, cost: Cost) -> Limiter:
-        """The limiter to ask; raises the engine's error where nobody stands in, or not for so much."""
+        """The limiter to ask; raises the engine's error where there is none, or where the share is too small."""
         if self._limiter is None:
             raise error
         try:
@@ -71,12 +59,12 @@ class Fallback:
 
     def set_limit(self, limits: dict[str, Limit]) -> None:
         """Keep a share of other limits from now on; what was used stays used."""
-        if self._limiter is not None and self._mode == "local":
-            self._limiter.set_limit(self._part(limits))
+        if self._limiter is not None and self._options.on_engine_error == "local":
+            self._limiter.set_limit(self._share(limits))
 
-    def stats(self) -> LimiterStats | None:
-        """What it has done, if there is one."""
-        return None if self._limiter is None else self._limiter.stats()
+    def stats(self) -> LimiterStats:
+        """What the fallback has done."""
+        return LimiterStats(0, 0, 0, 0, 0, 0, 0) if self._limiter is None else self._limiter.stats()
 
     def close(self) -> None:
         """End every wait."""
@@ -84,10 +72,10 @@ class Fallback:
             self._limiter.close()
 
     def _share_of_key(self, key: str) -> Limits | None:
-        overrides = self._overrides
+        overrides = self._options.overrides
         limit = overrides(key) if callable(overrides) else (overrides or {}).get(key)
-        return None if limit is None else self._part(metrics_of(limit, self._remote))
+        return None if limit is None else self._share(limits_of(limit, self._options.remote))
 
-    def _part(self, limits: dict[str, Limit]) -> Limits:
-        parts = {metric: limit.share(self._share) for metric, limit in limits.items()}
+    def _share(self, limits: dict[str, Limit]) -> Limits:
+        parts = {metric: limit.share(self._options.local_share) for metric, limit in limits.items()}
         return parts.get("", parts)

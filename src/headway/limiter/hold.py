@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from headway.outcome import Proof, check_proof
 
 if TYPE_CHECKING:
-    from headway.limiter.local import Cost, Key, LocalLimiter, Timeout
+    from headway.limiter.local import LocalLimiter
     from headway.limiter.permits import Permit
+    from headway.limiter.request_input import Cost, Key, Timeout
 
 
 class Hold:
@@ -51,7 +52,7 @@ class Hold:
         try:
             permit._finish(error, self._answered, self._not_sent)
         except BaseException:
-            # What the error proves was asked of a function that failed itself: nobody knows.
+            # The function that says what the error proves failed itself: the outcome is unknown.
             if permit.ended is None:
                 permit.abandon()
             raise

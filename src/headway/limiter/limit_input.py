@@ -22,7 +22,7 @@ def as_remote(remote: Remote | bool | None) -> Remote | None:
     return remote
 
 
-def metrics_of(limit: Limits, remote: Remote | None) -> dict[str, Limit]:
+def limits_of(limit: Limits, remote: Remote | None) -> dict[str, Limit]:
     """Every metric's limit; a limiter without metrics has one, called ""."""
     if not isinstance(limit, Mapping):
         return {"": _with_remote(as_limit(limit), remote)}

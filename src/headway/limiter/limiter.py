@@ -1,48 +1,44 @@
 """`Limiter`: a limit, the ledgers that keep it, and the verbs to ask for permits.
 
-The verbs that are called for every request are inherited from `headway.limiter.local`; here is what happens once or
-rarely: construction, looking, reserving, pausing, changing.
+The verbs that are called for every request are inherited from `headway.limiter.local`, which is compiled; here is what
+happens once or rarely: construction, looking, reserving, pausing, changing. A limiter in memory does it by itself. One
+on a shared engine has a `SharedLimiter`, and every verb is passed on to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headway.clock import Clock, as_clock
-from headway.core.durations import span_of
 from headway.core.ledger import Rule
 from headway.core.limits import Limit
-from headway.core.remote import Remote
 from headway.core.rules import rules_of
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import check_health, warn_blocking, warn_forked
-from headway.engines.memory import MemoryStore, open_store
-from headway.errors import InvalidArgument, InvalidKey, LimitMismatch, NotPromised, RateLimited
+from headway.engines.base import Engine
+from headway.engines.memory import open_store
+from headway.engines.uri import check_engine, is_local, open_engine
+from headway.errors import InvalidArgument, InvalidKey, NotPromised, RateLimited
 from headway.events import EventEmitter, LimiterEvent
+from headway.limiter import shared_options
 from headway.limiter.hold import Hold
-from headway.limiter.limit_input import Limits, as_remote, metrics_of
-from headway.limiter.local import Cost, Key, LocalLimiter, Timeout, timeout_to_ns
+from headway.limiter.limit_input import Limits, as_remote, limits_of
+from headway.limiter.limit_table import LimitTable, Overrides
+from headway.limiter.local import LocalLimiter
+from headway.limiter.request_input import Cost, Key, Timeout, costs_of, keys_of, pause_to_ns, timeout_to_ns
+from headway.limiter.shared_options import SharedOptions
 from headway.status import LimiterStats, Status, status_of
 
 if TYPE_CHECKING:
+    from headway.core.remote import Remote
+    from headway.engines.memory import MemoryStore
     from headway.limiter.permits import Permit
     from headway.outcome import Proof
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-_SHARED_NAMES = ("on_engine_error", "engine_timeout", "local_share", "on_ledger_loss", "max_quarantine")
-_SHARED_ONLY: tuple[object, ...] = ("closed", 0.25, 0.1, "quarantine", 60)
-"""What only means something on a shared engine, and its defaults."""
-
-Overrides = Mapping[str, Limits] | Callable[[str], Limits | None]
-
-
-def _text_of(names: Sequence[str | None], rules: Sequence[Rule]) -> str:
-    """Limits for people to compare, each with its metric."""
-    parts = zip(names, rules, strict=True)
-    return "; ".join(f"{name}: {rule.limit}" if name else str(rule.limit) for name, rule in parts)
 
 
 class Limiter(LocalLimiter):
@@ -56,19 +52,20 @@ class Limiter(LocalLimiter):
     >>> limiter.peek("alice").remaining
     99
 
-    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one.
-    `remote` (True, or a `Remote`) makes every `Window` count as the remote does. `timeout` and `max_waiting`
-    bound waiting; `start="full"` begins as if everything had just been used; `on_event` is told what happens.
+    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one. `engine`
+    says where the ledgers are: in this process, or shared with others (a URI, an `Engine`, or a client of redis-py).
+    `remote` says whether a `Window` counts as the remote does. `timeout` and `max_waiting` bound waiting;
+    `start="full"` begins as if everything had just been used; `on_event` is told what happens.
     """
 
-    __slots__ = ("__weakref__", "_limits", "_overrides", "_remote", "_rules")
+    __slots__ = ("__weakref__", "_options", "_remote", "_table")
 
     def __init__(
         self,
         limit: Limits,
         *,
         name: str | None = None,
-        engine: Any = "memory://",  # noqa: ARG002 - `__new__` has looked at it
+        engine: str | Engine | Any = "memory://",
         remote: Remote | bool | None = None,
         overrides: Overrides | None = None,
         timeout: float | timedelta | None = None,
@@ -77,148 +74,91 @@ class Limiter(LocalLimiter):
         on_engine_error: Literal["closed", "open", "local"] = "closed",
         engine_timeout: float | timedelta = 0.25,
         local_share: float = 0.1,
-        on_ledger_loss: Literal["quarantine", "trust"] = "quarantine",
+        on_ledger_loss: Literal["quarantine", "trust"] | None = None,
         max_quarantine: float | timedelta | None = 60,
         on_event: Callable[[LimiterEvent], object] | None = None,
         clock: Clock | Any = None,
     ) -> None:
-        shared: tuple[object, ...] = (
-            on_engine_error,
-            engine_timeout,
-            local_share,
-            on_ledger_loss,
-            max_quarantine,
-        )
-        if shared != _SHARED_ONLY:
-            given = zip(_SHARED_NAMES, shared, _SHARED_ONLY, strict=True)
-            raise InvalidArgument(
-                "options",
-                {option: value for option, value, default in given if value != default},
-                "them with a shared engine, such as engine='redis://...'; memory:// cannot fail, nor lose a ledger",
-            )
-        if start not in ("idle", "full"):
-            raise InvalidArgument("start", start, "'idle' or 'full'")
-        self._check_common(max_waiting, on_event)
-        if name is not None and not isinstance(name, str):
-            raise InvalidArgument("name", name, "a str, or None")
-        timeout_ns = timeout_to_ns(timeout)
-        source = as_clock(clock)
-        self._remote = as_remote(remote)
-        self._limits = metrics_of(limit, self._remote)
-        self._overrides = overrides
-        self._rules: dict[Limit, tuple[Rule, ...]] = {}
-        self._check_overrides(overrides, source)
-        store = open_store(name, source, start_full=start == "full")
-        self._install(store, source)
-        listener = None if on_event is None else EventEmitter(on_event, name, source)
-        LocalLimiter.__init__(self, store, timeout_ns, max_waiting, listener)
-
-    # -- construction ------------------------------------------------------------------------------------
-
-    def __new__(cls, *args: Any, engine: Any = "memory://", **options: Any) -> Limiter:  # noqa: ARG004
-        if cls is Limiter and engine != "memory://":
-            # Ledgers elsewhere are asked in another way: the same verbs, in a module that needs more to be imported.
-            try:
-                from headway.limiter.shared import SharedLimiter
-            except ModuleNotFoundError as error:
-                if error.name not in ("redis", "hiredis"):
-                    raise
-                accepted = "it with redis-py installed: pip install 'headway[redis]'"
-                # Nobody has read it yet, and there may be a password in it.
-                shown = (
-                    f"{engine.partition('://')[0]}://..."
-                    if isinstance(engine, str)
-                    else type(engine).__name__
-                )
-                raise InvalidArgument("engine", shown, accepted) from None
-            return LocalLimiter.__new__(SharedLimiter)
-        return LocalLimiter.__new__(cls)
-
-    @staticmethod
-    def _check_common(max_waiting: Any, on_event: Any) -> None:
+        given: dict[str, Any] = {
+            "on_engine_error": on_engine_error, "engine_timeout": engine_timeout, "local_share": local_share,
+            "on_ledger_loss": on_ledger_loss, "max_quarantine": max_quarantine,
+        }  # fmt: skip
+        check_engine(engine)
         if max_waiting is not None and (type(max_waiting) is not int or max_waiting < 0):
             raise InvalidArgument("max_waiting", max_waiting, "an integer from 0 up, or None")
         if on_event is not None and not callable(on_event):
             raise InvalidArgument("on_event", on_event, "a function of one event, or None")
+        timeout_ns = timeout_to_ns(timeout)
+        source = as_clock(clock)
+        self._remote = as_remote(remote)
+        emitter = None if on_event is None else EventEmitter(on_event, name, source)
+        if is_local(engine):
+            shared_options.refuse_in_memory(given)
+            store = self._open_store(limit, overrides, name, source, start)
+            LocalLimiter.__init__(self, store, None, timeout_ns, max_waiting, emitter)
+            self._options = None
+            return
+        own_name = shared_options.checked_name(name)
+        fields = shared_options.checked(given, start)
+        options = SharedOptions(
+            name=own_name, engine=open_engine(engine, fields["engine_timeout_ns"] / 1e9), clock=source,
+            remote=self._remote, overrides=overrides, timeout_ns=timeout_ns, max_waiting=max_waiting,
+            on_event=on_event, emitter=emitter, **fields,
+        )  # fmt: skip
+        from headway.limiter.shared import SharedLimiter
 
-    def _check_overrides(self, overrides: Any, clock: Clock) -> None:
-        if isinstance(overrides, Mapping):
-            for key, own in overrides.items():
-                if type(key) is not str:
-                    raise InvalidArgument("overrides", {key: own}, "limits for keys that are a str")
-                self._checked_override(key, own, clock)
-        elif overrides is not None and not callable(overrides):
-            raise InvalidArgument(
-                "overrides", overrides, "a mapping from keys to limits, or a function of the key"
-            )
+        LocalLimiter.__init__(self, None, SharedLimiter(limit, options), timeout_ns, max_waiting, emitter)
+        self._options = {
+            "limit": limit, "name": name, "engine": engine, "remote": remote, "overrides": overrides,
+            "timeout": timeout, "max_waiting": max_waiting, "on_event": on_event, "clock": clock, **given,
+        }  # fmt: skip
 
-    def _install(self, store: MemoryStore, clock: Clock) -> None:
-        """Furnish a new book, or go on with one that another limiter of this name has begun."""
-        rules = self._flat_rules(self._limits, clock)
-        names = [name for name, limit in self._limits.items() for _ in self._rules_of(limit, clock)]
+    # -- construction ------------------------------------------------------------------------------------
+
+    def _open_store(
+        self, limit: Limits, overrides: Overrides | None, name: Any, clock: Clock, start: Any
+    ) -> MemoryStore:
+        """A new store, or the one that another limiter of this name has begun."""
+        if start not in ("idle", "full"):
+            raise InvalidArgument("start", start, "'idle' or 'full'")
+        if name is not None and not isinstance(name, str):
+            raise InvalidArgument("name", name, "a str, or None")
+
+        table = LimitTable(
+            limits_of(limit, self._remote), overrides, self._read, partial(self._rules_of, clock)
+        )
+        store = open_store(name, clock, start_full=start == "full")
         if not store.keyed_ledgers:
-            choosers = [self._chooser(i, names, clock) for i in range(len(rules))]
-            store.metrics = [name or None for name in names]
-            store.configure(rules, choosers)
+            store.metrics = list(table.metrics)
+            store.configure(table.rules, [table.chooser(i) for i in range(len(table.rules))])
             store.on_fork = warn_forked
             store.on_block = warn_blocking
             store.health = check_health
         else:
-            self._compare(store, rules, names)
-            store.reconfigure(rules)
-            if self._overrides is not None:
-                store.choose([self._chooser(i, names, clock) for i in range(len(rules))])
-        store.limits = self._limits
+            table.check_same_shape(name, store.metrics, store.rules)
+            store.reconfigure(table.rules)
+            if table.has_overrides:
+                store.choose([table.chooser(i) for i in range(len(table.rules))])
+        store.limits = table.limits
+        self._table = table
+        return store
 
-    def _compare(self, store: MemoryStore, rules: tuple[Rule, ...], names: list[str]) -> None:
-        before = [
-            (name, type(keyed.rule)) for name, keyed in zip(store.metrics, store.keyed_ledgers, strict=True)
-        ]
-        if before != [(name or None, type(rule)) for name, rule in zip(names, rules, strict=True)]:
-            existing = _text_of(store.metrics, [keyed.rule for keyed in store.keyed_ledgers])
-            raise LimitMismatch(store.name, existing, _text_of(names, rules))
+    def _rules_of(self, clock: Clock, limit: Limit) -> tuple[Rule, ...]:
+        # A clock that claims no ticks is still read in whole nanoseconds.
+        resolution_ns = max(1, -(-int(clock.resolution * 1e12) // 1000))
+        return rules_of(limit, resolution_ns, clock.drift_ppm)
 
-    def _rules_of(self, limit: Limit, clock: Clock) -> tuple[Rule, ...]:
-        if limit not in self._rules:
-            if len(self._rules) > 10_000:
-                self._rules.clear()
-            # A clock that claims no ticks is still read in whole nanoseconds.
-            resolution_ns = max(1, -(-int(clock.resolution * 1e12) // 1000))
-            self._rules[limit] = rules_of(limit, resolution_ns, clock.drift_ppm)
-        return self._rules[limit]
+    def _read(self, limit: Limits) -> dict[str, Limit]:
+        return limits_of(limit, self._remote)
 
-    def _flat_rules(self, limits: dict[str, Limit], clock: Clock) -> tuple[Rule, ...]:
-        return tuple(rule for limit in limits.values() for rule in self._rules_of(limit, clock))
+    def _stand_in_for(self, name: str) -> None:
+        """Decide for a limiter whose engine is away: under its name, and without a warning after a fork."""
+        self._store.name = name
+        self._store.on_fork = None
 
-    def _own_limits(self, limit: Limits) -> dict[str, Limit]:
-        """What an override says."""
-        return metrics_of(limit, self._remote)
-
-    def _checked_override(self, key: str, limit: Limits, clock: Clock) -> tuple[Rule, ...]:
-        own = self._own_limits(limit)
-        limits = {**self._limits, **own}
-        rules = self._flat_rules(limits, clock)
-        if set(own) - set(self._limits) or len(rules) != len(self._flat_rules(self._limits, clock)):
-            raise InvalidArgument(
-                "overrides",
-                {key: limit},
-                "limits of the same metrics and number of parts as the limiter's own",
-            )
-        return rules
-
-    def _chooser(self, index: int, names: list[str], clock: Clock) -> Callable[[str], Rule | None] | None:
-        overrides = self._overrides
-        if overrides is None:
-            return None
-        find = overrides if callable(overrides) else overrides.get
-
-        def choose(key: str) -> Rule | None:
-            limit = find(key)
-            if limit is None or (isinstance(limit, Mapping) and names[index] not in limit):
-                return None
-            return self._checked_override(key, limit, clock)[index]
-
-        return choose
+    def _check_cost(self, cost: Any) -> None:
+        """Raise for a cost that makes no sense with these metrics."""
+        costs_of(cost, self._store.metrics if self._shared is None else self._shared.table.metrics)
 
     @property
     def limit(self) -> Limit | dict[str, Limit]:
@@ -227,21 +167,22 @@ class Limiter(LocalLimiter):
         >>> Limiter("100/minute").limit
         Window(100, per=60)
         """
-        limits: dict[str, Limit] = self._store.limits
+        limits: dict[str, Limit] = self._store.limits if self._shared is None else self._shared.table.limits
         return limits[""] if "" in limits else dict(limits)
 
     @property
     def name(self) -> str | None:
         """The name of its ledgers."""
-        return self._store.name
+        return self._store.name if self._shared is None else self._shared.name
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f", name={self.name!r}"
+        engine = "" if self._shared is None else f", engine={self._shared.address!r}"
         limit = self.limit
         text = (
             str(limit) if isinstance(limit, Limit) else {metric: str(part) for metric, part in limit.items()}
         )
-        return f"Limiter({text!r}{name})"
+        return f"{type(self).__name__}({text!r}{name}{engine})"
 
     def __reduce__(self) -> Any:
         from headway.throttle.call_policy import reduced
@@ -249,10 +190,12 @@ class Limiter(LocalLimiter):
         own = reduced(self)
         if own is not None:
             return own
-        raise TypeError(
-            "a limiter on memory:// cannot be pickled: the copy would keep a limit of its own; "
-            "build it where it is used, at module level for instance"
-        )
+        if self._options is None:
+            raise TypeError(
+                "a limiter on memory:// cannot be pickled: the copy would keep a limit of its own; "
+                "build it where it is used, at module level for instance"
+            )
+        return _rebuild, (type(self), dict(self._options))
 
     # -- rarer verbs -------------------------------------------------------------------------------------
 
@@ -276,8 +219,7 @@ class Limiter(LocalLimiter):
     def reserve(self, key: Key = None, *, cost: Cost = 1) -> Permit:
         """A permit for a promised time: its `delay` says how long, its `wait()` waits.
 
-        Only where a time can be promised (`Bucket`, `Spacing`). Those who wait already are promised theirs
-        first.
+        Only where a time can be promised (`Bucket`, `Spacing`). Earlier waiters are promised theirs first.
 
         >>> limiter = Limiter("10/s burst 1")
         >>> limiter.reserve().delay
@@ -285,10 +227,12 @@ class Limiter(LocalLimiter):
         >>> 0.09 < limiter.reserve().delay <= 0.1
         True
         """
+        if self._shared is not None:
+            return self._shared.run(self._shared.reserving(key, cost))
         keys, costs = self._request(key, cost)
         store = self._store
-        for keyed, shelf_key in zip(store.keyed_ledgers, keys, strict=True):
-            rule = keyed.rule_for(shelf_key)
+        for keyed, own_key in zip(store.keyed_ledgers, keys, strict=True):
+            rule = keyed.rule_for(own_key)
             if not rule.promises:
                 raise NotPromised(rule.limit)
             if rule.capacity == 0:
@@ -300,7 +244,7 @@ class Limiter(LocalLimiter):
             retry_after = store.slot_after(ticket) / 1e9
             raise RateLimited(
                 retry_after,
-                limit=store.keyed_ledgers[0].rule.limit,
+                limit=store.rules[0].limit,
                 key=keys[0],
                 status=status_of(store.snapshot(keys, costs), store.metrics, denied=True),
             )
@@ -310,30 +254,51 @@ class Limiter(LocalLimiter):
             self._listener.emit("granted", key, cost)
         return permit
 
+    async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
+        """`reserve` for a task."""
+        if self._shared is not None:
+            return await self._shared.run_async(self._shared.reserving(key, cost))
+        return self.reserve(key, cost=cost)
+
     def peek(self, key: Key = None, *, cost: Cost = 1) -> Status:
         """How things stand for such a request; consumes nothing.
 
         >>> Limiter("100/minute").peek().remaining
         100
         """
+        if self._shared is not None:
+            return self._shared.run(self._shared.peeking(key, cost))
         return status_of(self._store.snapshot(*self._request(key, cost)), self._store.metrics)
 
+    async def peek_async(self, key: Key = None, *, cost: Cost = 1) -> Status:
+        """`peek` for a task."""
+        if self._shared is not None:
+            return await self._shared.run_async(self._shared.peeking(key, cost))
+        return self.peek(key, cost=cost)
+
     def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
-        """Nobody is granted anything for so long (a 429 with `Retry-After` came back); 0 lifts it.
+        """Grant nothing for so long (a 429 with `Retry-After` came back); the longest pause holds, 0 lifts it.
 
         >>> limiter = Limiter("100/minute")
         >>> limiter.pause(30)
         >>> limiter.try_acquire().reason
         'paused'
         """
-        ns = span_of(seconds)
-        if ns is None or not 0 <= ns < 1 << 62:
-            raise InvalidArgument("seconds", seconds, "seconds from 0 up, or a timedelta; 0 lifts the pause")
-        if key is not None and not isinstance(key, str):
-            raise InvalidKey(key, costs=False)
+        ns = _checked_pause(seconds, key)
+        if self._shared is not None:
+            self._shared.run(self._shared.pausing(seconds, key))
+            return
         self._store.pause(key, ns)
         if self._listener is not None:
             self._listener.emit("paused", key, None, ns / 1e9)
+
+    async def pause_async(self, seconds: float | timedelta, key: str | None = None) -> None:
+        """`pause` for a task."""
+        _checked_pause(seconds, key)
+        if self._shared is not None:
+            await self._shared.run_async(self._shared.pausing(seconds, key))
+            return
+        self.pause(seconds, key)
 
     def set_limit(self, limit: Limits) -> None:
         """Keep another limit of the same kind from now on; what was used stays used.
@@ -343,13 +308,23 @@ class Limiter(LocalLimiter):
         >>> limiter.peek().remaining
         200
         """
-        clock = self._store.clock
-        limits = metrics_of(limit, self._remote)
-        rules = self._flat_rules(limits, clock)
-        names = [name for name, part in limits.items() for _ in self._rules_of(part, clock)]
-        self._compare(self._store, rules, names)
-        self._store.limits = limits
-        self._store.reconfigure(rules)
+        if self._shared is not None:
+            self._shared.set_limit(limit)
+            # A copy that another process makes of it says what this one says: the newest limit governs.
+            self._options = {**(self._options or {}), "limit": limit}
+            return
+        store = self._store
+        table = self._table.replace(self._read(limit))
+        table.check_same_shape(store.name, store.metrics, store.rules)
+        self._table = table
+        store.limits = table.limits
+        store.reconfigure(table.rules)
+        if table.has_overrides:
+            store.choose([table.chooser(i) for i in range(len(table.rules))])
+
+    async def set_limit_async(self, limit: Limits) -> None:
+        """`set_limit` for a task."""
+        self.set_limit(limit)
 
     def reset(self, key: Key = None) -> None:
         """Let a key start anew, as if nothing had been used.
@@ -360,7 +335,17 @@ class Limiter(LocalLimiter):
         >>> bool(limiter.try_acquire())
         True
         """
-        self._store.reset(self._keys(key, self._store.metrics, costs=False))
+        if self._shared is not None:
+            self._shared.run(self._shared.resetting(key))
+            return
+        self._store.reset(keys_of(key, self._store.metrics, costs=False))
+
+    async def reset_async(self, key: Key = None) -> None:
+        """`reset` for a task."""
+        if self._shared is not None:
+            await self._shared.run_async(self._shared.resetting(key))
+            return
+        self.reset(key)
 
     def stats(self) -> LimiterStats:
         """What was granted, denied and ended so far, and how many keys are remembered.
@@ -370,6 +355,8 @@ class Limiter(LocalLimiter):
         >>> limiter.stats().granted, limiter.stats().denied, limiter.stats().keys
         (1, 1, 1)
         """
+        if self._shared is not None:
+            return self._shared.stats()
         store = self._store
         return LimiterStats(
             granted=store.granted,
@@ -382,7 +369,7 @@ class Limiter(LocalLimiter):
         )
 
     def close(self) -> None:
-        """End every wait with `LimiterClosed`, and let nobody in any more.
+        """End every wait with `LimiterClosed`, and grant nothing any more.
 
         >>> limiter = Limiter("1/minute")
         >>> limiter.close()
@@ -390,27 +377,10 @@ class Limiter(LocalLimiter):
         Traceback (most recent call last):
         headway.errors.LimiterClosed: the limiter is closed
         """
-        self._store.close()
-
-    async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
-        """`reserve` for a task."""
-        return self.reserve(key, cost=cost)
-
-    async def peek_async(self, key: Key = None, *, cost: Cost = 1) -> Status:
-        """`peek` for a task."""
-        return self.peek(key, cost=cost)
-
-    async def pause_async(self, seconds: float | timedelta, key: str | None = None) -> None:
-        """`pause` for a task."""
-        self.pause(seconds, key)
-
-    async def set_limit_async(self, limit: Limits) -> None:
-        """`set_limit` for a task."""
-        self.set_limit(limit)
-
-    async def reset_async(self, key: Key = None) -> None:
-        """`reset` for a task."""
-        self.reset(key)
+        if self._shared is not None:
+            self._shared.close()
+        else:
+            self._store.close()
 
     async def close_async(self) -> None:
         """`close` for a task."""
@@ -421,3 +391,17 @@ class Limiter(LocalLimiter):
         from headway.throttle.decorator import throttle
 
         return throttle(self)(function)
+
+
+def _checked_pause(length: Any, key: Any) -> int:
+    ns = pause_to_ns(length)
+    if key is not None and not isinstance(key, str):
+        raise InvalidKey(key, costs=False)
+    return ns
+
+
+def _rebuild(kind: type[Limiter], options: dict[str, Any]) -> Limiter:
+    """A copy of a limiter in another process: a subclass with a constructor of its own is not asked again."""
+    limiter = kind.__new__(kind)
+    Limiter.__init__(limiter, **options)
+    return limiter

@@ -30,7 +30,7 @@ cdef inline bint only_ours(LocalLimiter limiter, MemoryStore store, bint held):
 
 cdef class LocalLimiter:
     cdef public MemoryStore _store
-    cdef public object _timeout_ns, _max_waiting, _listener
+    cdef public object _timeout_ns, _max_waiting, _listener, _lock, _shared
     cdef list _outer
     cdef Permit _entered, _spare
     cdef bint _plain

@@ -11,19 +11,17 @@ rest of the limiter, which is called once or rarely, is plain Python in `headway
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from datetime import timedelta
-from types import EllipsisType
+import threading
 from typing import TYPE_CHECKING, Any
 
-from headway.core.durations import to_ns
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import notice_wait
 from headway.engines.memory.store import ATOMIC
-from headway.errors import AcquireTimeout, InvalidArgument, InvalidKey, RateLimited
+from headway.errors import AcquireTimeout, RateLimited
 from headway.flows.drive import run_async, running_loop
 from headway.flows.local import DeadlinePassed, wait_in_line
 from headway.limiter.permits import Permit
+from headway.limiter.request_input import Cost, Key, Timeout, request_of, timeout_to_ns
 from headway.status import Denied, seconds, status_of
 
 try:
@@ -42,12 +40,7 @@ if not cython.compiled:
 
 if TYPE_CHECKING:
     from headway.engines.memory.store import MemoryStore
-
-Key = str | Mapping[str, str | None] | None
-Cost = int | Mapping[str, int]
-Timeout = float | timedelta | EllipsisType | None
-
-MAX_COST = 1 << 62
+    from headway.limiter.shared import SharedLimiter
 
 # Counts of references mean nothing while other threads run.
 _GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -76,18 +69,29 @@ class LocalLimiter:
     __slots__ = (
         "_entered",
         "_listener",
+        "_lock",
         "_max_waiting",
         "_outer",
         "_plain",
+        "_shared",
         "_spare",
         "_store",
         "_timeout_ns",
     )
 
     def __init__(
-        self, store: MemoryStore, timeout_ns: int | None, max_waiting: int | None, listener: Any
+        self,
+        store: MemoryStore | None,
+        shared: SharedLimiter | None,
+        timeout_ns: int | None,
+        max_waiting: int | None,
+        listener: Any,
     ) -> None:
-        self._store = store
+        # One of the two: the ledgers are in this process, or every verb is passed on.
+        self._store: Any = store
+        self._shared = shared
+        # Around the permits that are entered, where there is no store whose lock can serve.
+        self._lock = threading.RLock() if store is None else None
         self._timeout_ns = timeout_ns
         self._max_waiting = max_waiting
         self._listener = listener
@@ -96,7 +100,7 @@ class LocalLimiter:
         self._outer: list[Permit] = []
         self._spare: Permit | None = None
         # Nobody wants to be told, so the quick way will do where the book has one.
-        self._plain = listener is None
+        self._plain = listener is None and shared is None
 
     # -- verbs -------------------------------------------------------------------------------------------
 
@@ -110,6 +114,8 @@ class LocalLimiter:
         """
         permit = self._grant_quickly(key, cost)
         if permit is None:
+            if self._shared is not None:
+                return self._shared.try_acquire(key, cost)
             permit = self._try_locked(key, cost)
             return self._deny(key, cost) if permit is None else permit
         return self._deny(key, cost) if permit is REFUSED else permit
@@ -125,7 +131,9 @@ class LocalLimiter:
         Traceback (most recent call last):
         headway.errors.AcquireTimeout: rate limited: 1/minute; would have to wait 60 s, longer than timeout=0.1 s
         """
-        # Where somebody waits already there is no quick way, and no permit is made in vain to learn it.
+        if self._shared is not None:
+            return self._shared.acquire(key, cost, timeout)
+        # Where a caller waits already there is no quick way, and no permit is made in vain to learn it.
         permit = self._grant_quickly(key, cost) if self._store.uncontended else None
         if permit is not None and permit is not REFUSED:
             return permit
@@ -149,6 +157,8 @@ class LocalLimiter:
         >>> bool(asyncio.run(Limiter("1/minute").acquire_async()))
         True
         """
+        if self._shared is not None:
+            return await self._shared.acquire_async(key, cost, timeout)
         permit = self._grant_quickly(key, cost)
         if permit is not None and permit is not REFUSED:
             return permit
@@ -161,7 +171,9 @@ class LocalLimiter:
         return self._waited(ticket)
 
     async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
-        """`try_acquire` for a task: on an engine elsewhere it has to ask."""
+        """`try_acquire` for a task: a shared engine has to be asked."""
+        if self._shared is not None:
+            return await self._shared.try_acquire_async(key, cost)
         return self.try_acquire(key, cost=cost)
 
     def __enter__(self) -> Permit:
@@ -289,61 +301,8 @@ class LocalLimiter:
 
     def _request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Key and cost of each rule; raises for what makes no sense, before anything has changed."""
-        names = self._store.metrics
-        if len(names) == 1 and type(cost) is int and cost == 1 and (key is None or type(key) is str):
-            return (key,), (1,)  # the most usual one; 1 is at most what any limit grants, or the limit is 0
-        keys = self._keys(key, names)
-        costs = self._costs(cost, names)
-        for keyed, shelf_key, name, number in zip(self._store.keyed_ledgers, keys, names, costs, strict=True):
-            rule = keyed.rule_for(shelf_key)
-            if number > rule.capacity > 0:
-                given = {name: number} if isinstance(cost, Mapping) else number
-                raise InvalidArgument(
-                    "cost", given, f"at most {rule.capacity}, all that '{rule.limit}' can ever grant"
-                )
-        return keys, costs
-
-    def _keys(self, key: Any, names: list[str | None], *, costs: bool = True) -> tuple[str | None, ...]:
-        if key is None or type(key) is str:
-            return (key,) * len(names)
-        if isinstance(key, str):
-            return (str.__str__(key),) * len(names)
-        if not isinstance(key, Mapping):
-            raise InvalidKey(key, costs=costs)
-        self._known_metrics("key", key, names)
-        for value in key.values():
-            if value is not None and not isinstance(value, str):
-                raise InvalidKey(value, costs=False)
-        return tuple(key.get(name) if name is not None else None for name in names)
-
-    def _costs(self, cost: Any, names: list[str | None]) -> tuple[int, ...]:
-        if isinstance(cost, Mapping):
-            self._known_metrics("cost", cost, names)
-            costs = tuple(cost.get(name, 1) for name in names)
-            least = 0
-        else:
-            if cost != 1 and len(set(names)) > 1:
-                raise InvalidArgument(
-                    "cost", cost, "a mapping from metrics to numbers, as this limiter has several"
-                )
-            costs = (cost,) * len(names)
-            least = 1
-        for name, number in zip(names, costs, strict=True):
-            if type(number) is not int or not least <= number <= MAX_COST:
-                given = {name: number} if isinstance(cost, Mapping) else number
-                raise InvalidArgument("cost", given, f"an integer from {least} to 2**62")
-        return costs
-
-    def _known_metrics(self, argument: str, mapping: Mapping[Any, Any], names: list[str | None]) -> None:
-        known = sorted({name for name in names if name is not None})
-        for name in mapping:
-            if name not in known:
-                accepted = (
-                    f"only metrics of this limiter: {', '.join(known)}"
-                    if known
-                    else "no mapping: it has no metrics"
-                )
-                raise InvalidArgument(argument, dict(mapping), accepted)
+        store = self._store
+        return request_of(key, cost, store.metrics, store.rule_for)
 
     def _deny(self, key: Key, cost: Cost) -> Denied:
         keys, costs = self._request(key, cost)
@@ -410,7 +369,7 @@ class LocalLimiter:
         if _ATOMIC:
             self._push(permit)
         else:
-            with self._store.lock:
+            with self._lock or self._store.lock:
                 self._push(permit)
         return permit
 
@@ -424,7 +383,7 @@ class LocalLimiter:
         permit = self._entered
         assert permit is not None
         if not _ATOMIC or permit._owner != this_thread() or (permit._task and permit._task != current_task()):
-            with self._store.lock:
+            with self._lock or self._store.lock:
                 permit = self._pop_entered()
         elif self._outer:
             self._entered = self._outer.pop()
@@ -450,21 +409,3 @@ class LocalLimiter:
         permit = self._outer.pop(chosen)
         self._entered = self._outer.pop() if self._outer else None
         return permit
-
-
-def timeout_to_ns(timeout: Any) -> int | None:
-    """Seconds or a timedelta as nanoseconds; None waits without end.
-
-    >>> timeout_to_ns(0.5), timeout_to_ns(None)
-    (500000000, None)
-    """
-    if timeout is None:
-        return None
-    ns = None if isinstance(timeout, str) else to_ns(timeout)
-    if timeout == float("inf"):
-        return None
-    if ns is None or ns < 0:
-        raise InvalidArgument(
-            "timeout", timeout, "seconds from 0 up, a timedelta, or None to wait without end"
-        )
-    return min(ns, MAX_COST)

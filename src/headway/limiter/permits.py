@@ -17,6 +17,7 @@ from headway.engines.memory.store import ABANDON, ATOMIC, CANCEL, COMPLETE, SETT
 from headway.errors import InvalidArgument, PermitFinished
 from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
+from headway.limiter.request_input import settled_cost
 from headway.outcome import outcome_of
 
 try:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from headway.engines.memory.store import MemoryStore
 
 ENDS = ("", "complete", "cancel", "abandon", "settle")
-MAX_COST = 1 << 62
-
 # C integers where this file is compiled, which the imported names cannot be.
 _COMPLETE, _ATOMIC = COMPLETE, ATOMIC
 
@@ -148,7 +147,7 @@ class Permit:
         """It is complete, and cost something else: less is given back, more is paid before the next grant."""
         if self._end:
             raise PermitFinished(ENDS[self._end], "settle")
-        actual = self._actual(cost)
+        actual = settled_cost(cost, self._store.metrics)
         self._end = SETTLE
         if self._claims is None:
             if self._ledger is not None:
@@ -165,31 +164,6 @@ class Permit:
         self._store.ended += 1
         if self._listener is not None:
             self._listener.emit_end(self, "settled")
-
-    def _actual(self, cost: int | Mapping[str, int]) -> dict[int, int]:
-        """What each part cost in the end, checked before anything is changed."""
-        names = self._store.metrics
-        if isinstance(cost, Mapping):
-            unknown = [name for name in cost if name not in names]
-            if unknown:
-                known = ", ".join(sorted({name for name in names if name}))
-                raise InvalidArgument(
-                    "cost", cost, f"metrics of this limiter: {known}" if known else "a number"
-                )
-            actual = {
-                index: cost[name] for index, name in enumerate(names) if name is not None and name in cost
-            }
-        elif names[0] is not None and len(set(names)) > 1:
-            raise InvalidArgument(
-                "cost", cost, "a mapping from metrics to numbers, as this limiter has several"
-            )
-        else:
-            actual = dict.fromkeys(range(len(names)), cost)
-        for index, number in actual.items():
-            if type(number) is not int or not 0 <= number < MAX_COST:
-                given = {names[index]: number} if isinstance(cost, Mapping) else number
-                raise InvalidArgument("cost", given, "an integer from 0 up, below 2**62")
-        return actual
 
     def _hand_back(self, how: int) -> None:
         store = self._store

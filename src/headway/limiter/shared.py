@@ -1,295 +1,362 @@
-"""A limiter whose ledgers are elsewhere: the same verbs, for any number of processes and machines.
+"""A limiter whose ledgers are on a shared engine: the same verbs, for any number of processes and machines.
 
-`Limiter(..., engine="redis://...")` is one. The decision is made on the server, in one step and by its clock; here is
-what happens once or rarely: construction, looking, reserving, pausing, changing. The verbs of every call are in
-`headway.limiter.shared_calls`.
+The engine decides, in one step and by its clock; this file says what is sent and what becomes of the answer. The verbs
+for threads and for tasks share all but the line that sends: a generator or coroutine between them would cost more than
+it says. Whatever goes wrong comes to one place (`_instead`), which says which limiter decides while the engine is away.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headway.clock import as_clock
-from headway.core.durations import span_of
-from headway.core.ledger import Rule
-from headway.core.limits import Limit
-from headway.diagnostics import check_health, warn_blocking
-from headway.engines.memory.store import MemoryStore
-from headway.engines.redis import open_engine
-from headway.engines.redis.client.registry import LimiterRegistry
-from headway.engines.redis.client.requests import Peek, Request
-from headway.engines.redis.cluster.pause import Pause
-from headway.engines.redis.script.protocol import GRANTED, PAUSE, RESERVE, RESET, TICK, numbers
-from headway.errors import EngineUnavailable, InvalidArgument, InvalidKey, NotPromised, RateLimited
-from headway.events import EventEmitter
-from headway.flows.shared import Flow, Send
-from headway.limiter import shared_options
+from headway.diagnostics import notice_wait
+from headway.engines.base import Acquire, LimiterTerms, Patience, Pause, Peek, Reset, Verdict
+from headway.errors import EngineUnavailable, NotPromised, RateLimited
+from headway.flows import drive_shared
+from headway.flows.drive import need_loop
+from headway.flows.shared import Flow, Refused, Send, acquire_flow
+from headway.limiter.counts import LimiterCounts
 from headway.limiter.fallback import Fallback
-from headway.limiter.limit_input import Limits, as_remote, metrics_of
-from headway.limiter.limiter import Limiter, Overrides
-from headway.limiter.local import Cost, Key, LocalLimiter, timeout_to_ns
-from headway.limiter.permits import Permit
-from headway.limiter.results import reason, status
-from headway.limiter.shared_calls import SharedCalls
-from headway.status import LimiterStats, Status
+from headway.limiter.limit_input import Limits, limits_of
+from headway.limiter.limit_table import LimitTable
+from headway.limiter.request_input import Cost, Key, Timeout, keys_of, pause_to_ns, request_of, timeout_to_ns
+from headway.limiter.results import denied, limited, status
+from headway.limiter.shared_permits import SharedPermit, new_shared_permit
+from headway.outcome import ABANDON, COMPLETE, END_EVENTS
+from headway.status import Denied, LimiterStats, Status
 
 if TYPE_CHECKING:
-    from headway.core.remote import Remote
-    from headway.engines.redis.client.ledger_client import LedgerClient
+    from headway.engines.base import Command, Decision, Report
+    from headway.limiter.limiter import Limiter
+    from headway.limiter.permits import Permit
+    from headway.limiter.shared_options import SharedOptions
+
+_T = TypeVar("_T")
 
 
-class SharedLimiter(SharedCalls):
-    """A `Limiter` on a shared engine."""
+class SharedLimiter:
+    """The verbs of a `Limiter` on a shared engine."""
 
-    __slots__ = ("_options",)
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_counts",
+        "_default",
+        "_emitter",
+        "_engine",
+        "_fallback",
+        "_max_waiting",
+        "_remote",
+        "_timeout_ns",
+        "ledgers",
+        "name",
+        "table",
+    )
 
-    def __init__(
-        self,
-        limit: Limits,
-        *,
-        name: str | None = None,
-        engine: Any = "memory://",
-        remote: Remote | bool | None = None,
-        overrides: Overrides | None = None,
-        timeout: float | timedelta | None = None,
-        max_waiting: int | None = None,
-        start: str = "idle",
-        on_engine_error: str = "closed",
-        engine_timeout: float | timedelta = 0.25,
-        local_share: float = 0.1,
-        on_ledger_loss: str = "quarantine",
-        max_quarantine: float | timedelta | None = 60,
-        on_event: Callable[[Any], object] | None = None,
-        clock: Any = None,
-    ) -> None:
-        self._options = {
-            "limit": limit, "name": name, "engine": engine, "remote": remote, "overrides": overrides, "timeout":
-            timeout, "max_waiting": max_waiting, "on_engine_error": on_engine_error, "engine_timeout": engine_timeout,
-            "local_share": local_share, "on_ledger_loss": on_ledger_loss, "max_quarantine": max_quarantine,
-            "on_event": on_event, "clock": clock,
-        }  # fmt: skip
-        shared_options.check_engine(engine)
-        own_name = shared_options.checked_name(name)
-        shared_options.check_options(start, on_engine_error, on_ledger_loss, local_share)
-        engine_timeout_ns = shared_options.engine_timeout_ns(engine_timeout)
-        max_quarantine_ns = shared_options.quarantine_ns(max_quarantine)
-        self._check_common(max_waiting, on_event)
-        timeout_ns = timeout_to_ns(timeout)
-        self._clock = as_clock(clock)
-        self._remote = as_remote(remote)
-        self._engine = open_engine(engine, engine_timeout_ns / 1e9)
-        self._limits = self._from_afar(limit)
-        self._overrides = overrides
-        self._rules: dict[Limit, tuple[Rule, ...]] = {}
-        self._fallback = Fallback(
-            own_name,
-            on_engine_error,
-            local_share,
-            self._limits,
-            overrides,
-            self._remote,
-            self._clock,
-            on_event,
+    def __init__(self, limit: Limits, options: SharedOptions) -> None:
+        engine = options.engine
+        self._engine = engine
+        self._clock = options.clock
+        self._emitter = options.emitter
+        self._remote = options.remote
+        self._timeout_ns = options.timeout_ns
+        self._max_waiting = options.max_waiting
+        self.name = options.name
+        for own in options.measured_overrides():
+            self._read(own, measure=True)
+        self.table = LimitTable(
+            self._read(limit, measure=True), options.overrides, self._read, engine.rules_of, same_kinds=True
         )
-        rules = self._flat_rules(self._limits, self._clock)
-        for own in overrides.values() if isinstance(overrides, Mapping) else ():
-            self._from_afar(own)  # what has to be measured is measured now
-        self._check_overrides(overrides, self._clock)
-        # A book of our own: it checks requests and counts, and decides nothing.
-        store = MemoryStore(None, self._clock, False)
-        store.name = own_name
-        store.metrics = [metric or None for metric in self._metric_of_each_rule(self._limits)]
-        store.health = partial(check_health, tick_ns=TICK)
-        store.on_block = warn_blocking
-        self._configure(store, self._limits, rules)
-        self._registry = LimiterRegistry(
-            self._engine,
-            own_name,
-            self._clock,
-            shared_options.text_of(self._limits),
-            store.metrics,
-            rules,
-            None if overrides is None else self._rules_for,
-            timeout_ns=engine_timeout_ns,
-            on_loss=on_ledger_loss,
-            max_quarantine_ns=max_quarantine_ns,
-            tell=self._tell_trouble,
+        self._fallback = Fallback(options, self.table.limits)
+        self._counts = LimiterCounts(self.name, self.table.rules, engine.tick_ns)
+        self.ledgers = engine.open(
+            LimiterTerms(
+                self.name,
+                self._clock,
+                self.table.text,
+                self.table.metrics,
+                self.table.rules,
+                self._rules_for if self.table.has_overrides else None,
+                options.engine_timeout_ns,
+                options.on_ledger_loss,
+                options.max_quarantine_ns,
+                self._notify,
+            )
         )
-        listener = None if on_event is None else EventEmitter(on_event, name, self._clock)
-        LocalLimiter.__init__(self, store, timeout_ns, max_waiting, listener)
+        self._default = self._command(None, 1, Patience.WAIT)
 
-    # -- construction ------------------------------------------------------------------------------------
+    def _read(self, limit: Limits, measure: bool = False) -> dict[str, Any]:
+        """Limits as the engine can keep them. In the midst of a call nothing is measured."""
+        limits = limits_of(limit, self._remote)
+        return {metric: self._engine.adapt(part, measure=measure) for metric, part in limits.items()}
 
-    def _from_afar(self, limit: Limits) -> dict[str, Limit]:
-        limits = metrics_of(limit, self._remote)
-        return {metric: shared_options.at_distance(part, self._engine) for metric, part in limits.items()}
+    def _rules_for(self, keys: tuple[str | None, ...]) -> tuple[Any, ...]:
+        table = self.table
+        each = keys if table.metrics[0] is not None else keys * len(table.rules)
+        return tuple(table.rule_for(index, key) for index, key in enumerate(each))
 
-    def _metric_of_each_rule(self, limits: dict[str, Limit]) -> list[str]:
-        return [metric for metric, part in limits.items() for _ in self._rules_of(part, self._clock)]
+    @property
+    def address(self) -> str:
+        """Where its ledgers are, without passwords."""
+        return self._engine.address
 
-    def _configure(self, store: MemoryStore, limits: dict[str, Limit], rules: tuple[Rule, ...]) -> None:
-        """By these rules requests are checked and permits made from now on."""
-        store.limits = limits
-        names = [name or "" for name in store.metrics]
-        store.configure(rules, [self._chooser(i, names, self._clock) for i in range(len(rules))])
-        store.single_rule = False
+    # -- verbs of every call -----------------------------------------------------------------------------
 
-    def _rules_of(self, limit: Limit, clock: Any) -> tuple[Rule, ...]:  # noqa: ARG002 - the server's clock counts
-        if limit not in self._rules:
-            if len(self._rules) > 10_000:
-                self._rules.clear()
-            self._rules[limit] = shared_options.rules_at(limit, self._engine)
-        return self._rules[limit]
+    def try_acquire(self, key: Key, cost: Cost) -> Permit | Denied:
+        command = self._command(key, cost, Patience.NOW)
+        while True:
+            try:
+                decision = self.ledgers.send(command)
+            except EngineUnavailable as error:
+                return self._instead(error, key, cost).try_acquire(key, cost=cost)
+            answer = self._verdict(decision, key, cost)
+            if answer is not None:
+                return answer
 
-    def _rules_for(self, keys: tuple[str | None, ...]) -> tuple[Rule, ...]:
-        shelves = self._store.keyed_ledgers
-        each = keys if self._registry.metrics else keys * len(shelves)
-        return tuple(keyed.rule_for(key) for keyed, key in zip(shelves, each, strict=True))
+    async def try_acquire_async(self, key: Key, cost: Cost) -> Permit | Denied:
+        command = self._command(key, cost, Patience.NOW)
+        while True:
+            try:
+                decision = await self.ledgers.send_async(command, need_loop())
+            except EngineUnavailable as error:
+                return self._instead(error, key, cost).try_acquire(key, cost=cost)
+            answer = self._verdict(decision, key, cost)
+            if answer is not None:
+                return answer
 
-    def _own_limits(self, limit: Limits) -> dict[str, Limit]:
-        limits = metrics_of(limit, self._remote)
-        return {
-            metric: shared_options.at_distance(part, self._engine, measure=False)
-            for metric, part in limits.items()
-        }
+    def acquire(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+        deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
+        usual = deadline is None and key is None and type(cost) is int and cost == 1
+        command = self._default if usual else self._command(key, cost, Patience.WAIT, deadline)
+        since = 0
+        try:
+            decision = self.ledgers.send(command)
+            if not decision.spendable():
+                since = self._clock.now()
+                decision = self.run(self._waiting(command, decision, deadline))
+        except Refused as refused:
+            raise self._limited(refused, key, cost, timeout) from None
+        except EngineUnavailable as error:
+            instead = self._instead(error, key, cost)
+            return instead.acquire(key, cost=cost, timeout=self._left(deadline))
+        return self._granted(decision, key, cost, since)
 
-    def _checked_override(self, key: str, limit: Limits, clock: Any) -> tuple[Rule, ...]:
-        rules = Limiter._checked_override(self, key, limit, clock)
-        own = self._flat_rules(self._limits, clock)
-        if "" not in self._limits and any(type(a) is not type(b) for a, b in zip(rules, own, strict=True)):
-            # Those who wait at one root are served by whoever comes, and he has to know every kind that is there.
-            raise InvalidArgument("overrides", {key: limit}, "limits of the same kinds as the metrics' own")
-        return rules
+    async def acquire_async(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+        deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
+        usual = deadline is None and key is None and type(cost) is int and cost == 1
+        command = self._default if usual else self._command(key, cost, Patience.WAIT, deadline)
+        since = 0
+        try:
+            decision = await self.ledgers.send_async(command, need_loop())
+            if not decision.spendable():
+                since = self._clock.now()
+                decision = await self.run_async(self._waiting(command, decision, deadline))
+        except Refused as refused:
+            raise self._limited(refused, key, cost, timeout) from None
+        except EngineUnavailable as error:
+            instead = self._instead(error, key, cost)
+            return await instead.acquire_async(key, cost=cost, timeout=self._left(deadline))
+        return self._granted(decision, key, cost, since)
 
-    def _tell_trouble(self, kind: str, ledger: LedgerClient, length: float) -> None:
-        if self._listener is not None:
-            self._listener.emit(kind, ledger.key, None, length)
+    # -- commands ----------------------------------------------------------------------------------------
 
-    def __repr__(self) -> str:
-        return f"{Limiter.__repr__(self)[:-1]}, engine={self._engine.address!r})"
-
-    def __reduce__(self) -> Any:
-        return _rebuild, (dict(self._options),)
-
-    # -- rarer verbs -------------------------------------------------------------------------------------
-
-    def reserve(self, key: Key = None, *, cost: Cost = 1) -> Permit:
-        return self._run(self._reserving(key, cost))
-
-    async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
-        return await self._run_async(self._reserving(key, cost))
-
-    def _reserving(self, key: Key, cost: Cost) -> Flow[Permit]:
+    def _command(self, key: Key, cost: Cost, patience: Patience, deadline: int | None = None) -> Acquire:
         keys, costs = self._request(key, cost)
-        ledger = self._account(keys)
-        for rule in ledger.rules:
-            if not rule.promises or len(ledger.rules) > 1:
+        longest = None if deadline is None else max(0, deadline - self._clock.now())
+        return Acquire(keys, costs, patience, 0 if patience == Patience.NOW else longest)
+
+    def _request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
+        """Keys as the engine wants them (one for all rules of a limiter without metrics), and a cost for each rule."""
+        table = self.table
+        keys, costs = request_of(key, cost, table.metrics, table.rule_for)
+        return keys if table.metrics[0] is not None else keys[:1], costs
+
+    def _deadline(self, timeout: Timeout) -> int | None:
+        timeout_ns = self._timeout(timeout)
+        return None if timeout_ns is None else self._clock.now() + timeout_ns
+
+    def _timeout(self, timeout: Timeout) -> int | None:
+        return self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
+
+    def _left(self, deadline: int | None) -> float | None:
+        """The time-out of the limiter that decides instead: it ends when that of the engine would have."""
+        return None if deadline is None else max(0, deadline - self._clock.now()) / 1e9
+
+    # -- answers -----------------------------------------------------------------------------------------
+
+    def _verdict(self, decision: Decision, key: Key, cost: Cost) -> Permit | Denied | None:
+        """None: this process was stopped while the answer travelled, for so long that the permit has expired."""
+        if decision.verdict == Verdict.GRANTED:
+            if decision.spendable():
+                return self._granted(decision, key, cost)
+            decision.withdraw()
+            return None
+        self._count_denial(key, cost)
+        return denied(decision, key, self.table.metrics)
+
+    def _granted(self, decision: Decision, key: Key, cost: Cost, since: int = 0) -> SharedPermit:
+        """`since`: when the caller began to wait, if it had to."""
+        permit = new_shared_permit(self, decision, key if key is None or type(key) is str else _first(key))
+        self._counts.granted += 1
+        if permit._held:
+            self.ledgers.hold(decision)
+        if since:
+            notice_wait(self._counts, self._clock.now() - since)
+        if self._emitter is not None:
+            if since:
+                self._emitter.emit("waited", key, cost, (self._clock.now() - since) / 1e9)
+            else:
+                self._emitter.emit("granted", key, cost)
+        return permit
+
+    def _instead(self, error: EngineUnavailable, key: Key, cost: Cost) -> Limiter:
+        """The limiter that decides while the engine is away, if `on_engine_error` names one; else raises."""
+        if self._emitter is not None:
+            self._emitter.emit("engine_error", key, cost)
+        return self._fallback.limiter_for(error, key, cost)
+
+    def _limited(self, refused: Refused, key: Key, cost: Cost, timeout: Timeout) -> RateLimited:
+        self._count_denial(key, cost)
+        timeout_ns = self._timeout(timeout)
+        return limited(
+            refused.decision,
+            refused.report,
+            key,
+            self.table.metrics,
+            refused.reason,
+            timeout_ns,
+            self._max_waiting,
+        )
+
+    def _count_denial(self, key: Key, cost: Cost) -> None:
+        self._counts.denied += 1
+        if self._emitter is not None:
+            self._emitter.emit("denied", key, cost)
+
+    def _notify(self, kind: str, key: str | None, length: float) -> None:
+        if self._emitter is not None:
+            self._emitter.emit(kind, key, None, length)
+
+    # -- waiting -----------------------------------------------------------------------------------------
+
+    def _waiting(self, command: Acquire, decision: Decision, deadline: int | None) -> Flow[Decision]:
+        return acquire_flow(
+            self.ledgers, self.name, command, decision, self._clock, deadline, self._max_waiting
+        )
+
+    def run(self, flow: Flow[_T]) -> _T:
+        """Run a flow in this thread."""
+        return drive_shared.run(flow, self.ledgers, self._clock, self._counts.warn_blocking)
+
+    def run_async(self, flow: Flow[_T]) -> Coroutine[Any, Any, _T]:
+        """Run a flow in this task."""
+        return drive_shared.run_async(flow, self.ledgers, self._clock)
+
+    # -- ends of permits ---------------------------------------------------------------------------------
+
+    def ended(self, permit: SharedPermit, how: int) -> None:
+        """A permit ended, and its ledger has been told."""
+        flight = permit._decision.flight_ns() if how == COMPLETE and permit._held else 0
+        self._counts.count_end(how, flight)
+        if self._emitter is not None:
+            self._emitter.emit(END_EVENTS[how], permit.key, permit.cost)
+
+    def dropped(self, permit: SharedPermit) -> None:
+        """A permit was dropped without an end. Called by a finalizer."""
+        self._counts.ended += 1
+        self._counts.abandoned += 1
+        if self._emitter is not None:
+            self._emitter.emit(END_EVENTS[ABANDON], permit.key, permit.cost)
+
+    def owns(self, decision: Decision) -> bool:
+        """Whether this process took the permit."""
+        return self.ledgers.owns(decision)
+
+    # -- rarer verbs, as flows ---------------------------------------------------------------------------
+
+    def reserving(self, key: Key, cost: Cost) -> Flow[Permit]:
+        keys, costs = self._request(key, cost)
+        rules = self.table.rules if keys[0] is None else self._rules_for(keys)
+        for rule in rules:
+            if not rule.promises or len(rules) > 1:
                 raise NotPromised(rule.limit)
             if rule.capacity == 0:
                 raise RateLimited(math.inf, limit=rule.limit, key=keys[0], reason="never")
-        acquire = self._new_ask(ledger, costs, None, RESERVE)
         try:
-            yield Send(acquire)
-        except BaseException as error:  # noqa: BLE001 - raised again, if nobody decides instead
-            return self._unanswered(acquire, error, key, cost).reserve(key, cost=cost)
-        if acquire.verdict != GRANTED:
-            limited = self._limited_by(acquire, key, cost, reason(acquire), None)
-            wait_ns, _ = self._registry.backoff(acquire)
-            if wait_ns is None:
-                raise limited
-            # When a slot can be reserved again, which is before it has come.
-            raise RateLimited(wait_ns / 1e9, limit=limited.limit, key=limited.key, status=limited.status)
-        permit = self._got(acquire, key, cost)
-        if acquire.slot > acquire.replied_at:
-            permit._promise(acquire.slot)
+            decision = yield Send(Acquire(keys, costs, Patience.RESERVE))
+        except EngineUnavailable as error:
+            return self._instead(error, key, cost).reserve(key, cost=cost)
+        if decision.verdict != Verdict.GRANTED:
+            self._count_denial(key, cost)
+            refusal = limited(decision, decision, key, self.table.metrics, decision.reason())
+            again_ns = decision.reserve_again_ns()
+            if again_ns is None:
+                raise refusal
+            # When a slot can be reserved again, which is before that slot has come.
+            raise RateLimited(again_ns / 1e9, limit=refusal.limit, key=refusal.key, status=refusal.status)
+        permit = self._granted(decision, key, cost)
+        permit._slot = 1 if decision.wait_ns() else 0
+        if permit._slot:
+            self.ledgers.hold(decision)
         return permit
 
-    def _telling(self, request: Request) -> Flow[None]:
+    def peeking(self, key: Key, cost: Cost) -> Flow[Status]:
+        keys, costs = self._request(key, cost)
+        report: Report = yield from self._telling(Peek(keys, costs), key)
+        return status(report, self.table.metrics)
+
+    def pausing(self, length: Any, key: str | None) -> Flow[None]:
+        ns = pause_to_ns(length)
+        names = self.table.metrics if self.table.metrics[0] is not None else self.table.metrics[:1]
+        yield from self._telling(Pause((key,) * len(names), ns), key)
+        if self._emitter is not None:
+            self._emitter.emit("paused", key, None, ns / 1e9)
+
+    def resetting(self, key: Key) -> Flow[None]:
+        keys = keys_of(key, self.table.metrics, costs=False)
+        yield from self._telling(Reset(keys if self.table.metrics[0] is not None else keys[:1]), key)
+
+    def _telling(self, command: Command, key: Key) -> Flow[Any]:
         """What only the engine can do or tell: without it there is nothing to fall back on."""
         try:
-            yield Send(request)
+            return (yield Send(command))
         except EngineUnavailable:
-            self._tell_trouble("engine_error", request.ledger, 0.0)
+            self._notify("engine_error", key if isinstance(key, str) else None, 0.0)
             raise
 
-    def peek(self, key: Key = None, *, cost: Cost = 1) -> Status:
-        return self._run(self._peeking(key, cost))
-
-    async def peek_async(self, key: Key = None, *, cost: Cost = 1) -> Status:
-        return await self._run_async(self._peeking(key, cost))
-
-    def _peeking(self, key: Key, cost: Cost) -> Flow[Status]:
-        keys, costs = self._request(key, cost)
-        peek = Peek(self._account(keys), costs)
-        yield from self._telling(peek)
-        return status(peek)
-
-    def pause(self, seconds: float | timedelta, key: str | None = None) -> None:
-        self._run(self._pausing(seconds, key))
-
-    async def pause_async(self, seconds: float | timedelta, key: str | None = None) -> None:
-        await self._run_async(self._pausing(seconds, key))
-
-    def _pausing(self, length: float | timedelta, key: str | None) -> Flow[None]:
-        ns = span_of(length)
-        if ns is None or not 0 <= ns < 1 << 62:
-            raise InvalidArgument("seconds", length, "seconds from 0 up, or a timedelta; 0 lifts the pause")
-        if key is not None and not isinstance(key, str):
-            raise InvalidKey(key, costs=False)
-        ledger = self._account((key,) * len(self._registry.names))
-        yield from self._telling(Pause(ledger, numbers(PAUSE, -(-ns // TICK))))
-        if self._listener is not None:
-            self._listener.emit("paused", key, None, ns / 1e9)
-
-    def reset(self, key: Key = None) -> None:
-        self._run(self._resetting(key))
-
-    async def reset_async(self, key: Key = None) -> None:
-        await self._run_async(self._resetting(key))
-
-    def _resetting(self, key: Key) -> Flow[None]:
-        ledger = self._account(self._keys(key, self._store.metrics, costs=False))
-        yield from self._telling(Request(ledger, numbers(RESET)))
+    # -- the limiter itself ------------------------------------------------------------------------------
 
     def set_limit(self, limit: Limits) -> None:
-        limits = self._from_afar(limit)
-        rules = self._flat_rules(limits, self._clock)
-        self._compare(self._store, rules, self._metric_of_each_rule(limits))
-        self._limits = limits
-        # The book decides nothing here: it only has to know by which rules requests are checked.
-        self._configure(self._store, limits, rules)
-        self._registry.declare(shared_options.text_of(limits), rules)
-        self._fallback.set_limit(limits)
-        # A copy that is made of it elsewhere says what this one says: the newest governs.
-        self._options["limit"] = limit
-        # Who waits may be served under the new limit, or never.
-        for ledger in self._registry.everybody():
-            ledger.visited = 0
-        self._engine.worker.wake()
-
-    async def set_limit_async(self, limit: Limits) -> None:
-        self.set_limit(limit)
+        table = self.table.replace(self._read(limit, measure=True))
+        table.check_same_shape(self.name, self.table.metrics, self.table.rules)
+        self.table = table
+        self._counts.rules = table.rules
+        self._fallback.set_limit(table.limits)
+        self.ledgers.set_limit(table.text, table.rules)
 
     def stats(self) -> LimiterStats:
-        registry, own, instead = self._registry, Limiter.stats(self), self._fallback.stats()
-        if instead is not None:
-            own = LimiterStats(
-                *(getattr(own, part.name) + getattr(instead, part.name) for part in fields(LimiterStats))
-            )
-        return replace(own, waiting=len(registry.waiters) + own.waiting, keys=registry.known())
+        counts, instead = self._counts, self._fallback.stats()
+        return LimiterStats(
+            granted=counts.granted + instead.granted,
+            denied=counts.denied + instead.denied,
+            waiting=self.ledgers.waiting + instead.waiting,
+            completed=counts.ended - counts.abandoned + instead.completed,
+            cancelled=counts.cancelled + instead.cancelled,
+            abandoned=counts.abandoned + instead.abandoned,
+            keys=self.ledgers.known_keys(),
+        )
 
     def close(self) -> None:
-        self._registry.close()
+        self.ledgers.close()
         self._fallback.close()
 
-    async def close_async(self) -> None:
-        self.close()
 
-
-def _rebuild(options: dict[str, Any]) -> SharedLimiter:
-    return SharedLimiter(**options)
+def _first(key: Any) -> str | None:
+    """The key that a permit of several metrics is shown with."""
+    return (
+        next((value for value in key.values() if value is not None), None)
+        if hasattr(key, "values")
+        else str(key)
+    )

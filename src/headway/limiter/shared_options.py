@@ -1,33 +1,67 @@
-"""The terms of a limit that is kept elsewhere: which options make sense, and what the distance changes in a limit."""
+"""The options that only mean something on a shared engine: checked, and with their defaults."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headway.core.durations import span_of
-from headway.core.limits import Limit, Spacing
-from headway.core.rules import check_exact, rules_of
-from headway.engines.redis import Engine
-from headway.engines.redis.net.address import read_address
-from headway.engines.redis.net.clients import ACCEPTED, is_client
-from headway.engines.redis.script.protocol import TICK
-from headway.errors import InvalidArgument, seconds_text
+from headway.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from headway.core.ledger import Rule
+    from collections.abc import Callable
+
+    from headway.clock import Clock
+    from headway.core.remote import Remote
+    from headway.engines.base import Engine
+    from headway.events import EventEmitter, LimiterEvent
+    from headway.limiter.limit_table import Overrides
 
 ERROR_MODES = ("closed", "open", "local")
 LOSS_MODES = ("quarantine", "trust")
+DEFAULTS: dict[str, Any] = {
+    "on_engine_error": "closed",
+    "engine_timeout": 0.25,
+    "local_share": 0.1,
+    "on_ledger_loss": None,
+    "max_quarantine": 60,
+}
 
 
-def check_engine(engine: Any) -> None:
-    """Raise for what is no engine, before anything is asked that only a shared one needs."""
-    if isinstance(engine, str):
-        read_address(engine)
-    elif not isinstance(engine, Engine) and not is_client(engine):
-        # Of anything but a number its type alone: there may be a password in it.
-        shown = engine if engine is None or isinstance(engine, int | float) else type(engine)
-        raise InvalidArgument("engine", shown, ACCEPTED)
+@dataclass(frozen=True, slots=True)
+class SharedOptions:
+    """What a limiter on a shared engine is told, besides its limit."""
+
+    name: str
+    engine: Engine
+    clock: Clock
+    remote: Remote | None
+    overrides: Overrides | None
+    timeout_ns: int | None
+    max_waiting: int | None
+    on_event: Callable[[LimiterEvent], object] | None
+    emitter: EventEmitter | None
+    on_engine_error: str
+    engine_timeout_ns: int
+    local_share: float
+    on_ledger_loss: str
+    max_quarantine_ns: int | None
+
+    def measured_overrides(self) -> list[Any]:
+        """The limits of single keys that are known now: what has to be measured for them is measured now."""
+        return list(self.overrides.values()) if isinstance(self.overrides, Mapping) else []
+
+
+def refuse_in_memory(given: Mapping[str, Any]) -> None:
+    """Raise for options that say what happens when an engine is away or forgets: memory is neither."""
+    unused = {option: value for option, value in given.items() if value != DEFAULTS[option]}
+    if unused:
+        raise InvalidArgument(
+            "options",
+            unused,
+            "them with a shared engine, such as engine='redis://...'; memory:// cannot fail, nor lose a ledger",
+        )
 
 
 def checked_name(name: Any) -> str:
@@ -37,19 +71,30 @@ def checked_name(name: Any) -> str:
     return name
 
 
-def check_options(start: Any, on_engine_error: Any, on_ledger_loss: Any, local_share: Any) -> None:
-    """Raise for what makes no sense on a shared engine."""
+def checked(given: Mapping[str, Any], start: Any) -> dict[str, Any]:
+    """The fields of `SharedOptions` that these options fill; raises for what makes no sense."""
     if start != "idle":
         raise InvalidArgument("start", start, "'idle': a shared ledger survives its clients")
-    if on_engine_error not in ERROR_MODES:
-        raise InvalidArgument("on_engine_error", on_engine_error, "'closed', 'open' or 'local'")
-    if on_ledger_loss not in LOSS_MODES:
-        raise InvalidArgument("on_ledger_loss", on_ledger_loss, "'quarantine' or 'trust'")
-    if type(local_share) not in (int, float) or not 0 < local_share <= 1:
-        raise InvalidArgument("local_share", local_share, "a share of the limit, above 0 and up to 1")
+    mode, loss, share = given["on_engine_error"], given["on_ledger_loss"], given["local_share"]
+    if mode not in ERROR_MODES:
+        raise InvalidArgument("on_engine_error", mode, "'closed', 'open' or 'local'")
+    if loss is None:
+        # "open" prefers availability: a ledger that was lost does not stop its callers either.
+        loss = "trust" if mode == "open" else "quarantine"
+    if loss not in LOSS_MODES:
+        raise InvalidArgument("on_ledger_loss", loss, "'quarantine' or 'trust'")
+    if type(share) not in (int, float) or not 0 < share <= 1:
+        raise InvalidArgument("local_share", share, "a share of the limit, above 0 and up to 1")
+    return {
+        "on_engine_error": mode,
+        "on_ledger_loss": loss,
+        "local_share": share,
+        "engine_timeout_ns": _engine_timeout_ns(given["engine_timeout"]),
+        "max_quarantine_ns": _quarantine_ns(given["max_quarantine"]),
+    }
 
 
-def engine_timeout_ns(timeout: Any) -> int:
+def _engine_timeout_ns(timeout: Any) -> int:
     """How long the engine has for an answer."""
     ns = span_of(timeout)
     if ns is None or not 1_000_000 <= ns <= 3_600_000_000_000:
@@ -57,7 +102,7 @@ def engine_timeout_ns(timeout: Any) -> int:
     return ns
 
 
-def quarantine_ns(longest: Any) -> int | None:
+def _quarantine_ns(longest: Any) -> int | None:
     """For how long a ledger that was lost may stand still; None for no cap."""
     if longest is None:
         return None
@@ -65,38 +110,3 @@ def quarantine_ns(longest: Any) -> int | None:
     if ns is None or ns < 0:
         raise InvalidArgument("max_quarantine", longest, "seconds from 0 up, or None for no cap")
     return ns
-
-
-def at_distance(limit: Limit, engine: Engine, measure: bool = True) -> Limit:
-    """A limit as it is kept from afar: whoever sleeps until a slot of a `Spacing` may be late by a little.
-
-    In the midst of a call nothing is measured: it goes by what is known.
-    """
-    if not isinstance(limit, Spacing) or not limit.strict:
-        return limit
-    least = 2 * engine.round_trip_ns(measure)
-    if limit.expire_after_ns is None:
-        allowance = max(limit.interval_ns // 100, least, 3_000_000)
-        return Spacing(
-            f"{limit.interval_ns}ns", max_reserved=limit.max_reserved, expire_after=f"{allowance}ns"
-        )
-    if limit.expire_after_ns < least:
-        raise InvalidArgument(
-            "expire_after",
-            limit.expire_after_ns / 1e9,
-            f"at least {seconds_text(least / 1e9)}, twice the round trip to {engine.address}: "
-            "less and every slot is over before it is heard of",
-        )
-    return limit
-
-
-def rules_at(limit: Limit, engine: Engine) -> tuple[Rule, ...]:
-    """The rules of a limit by the engine's clock, in numbers that its scripts can reckon with."""
-    rules = rules_of(limit, TICK, engine.drift_ppm, TICK, engine.lease_ns)
-    check_exact(rules)
-    return rules
-
-
-def text_of(limits: dict[str, Limit]) -> str:
-    """The limits as they are written down beside the ledger, for whoever looks at it."""
-    return "; ".join(f"{metric}: {part}" if metric else str(part) for metric, part in limits.items())

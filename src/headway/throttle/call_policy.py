@@ -1,7 +1,7 @@
-"""The bracket around a throttled call, and the callable that a plain function becomes.
+"""The policy of a throttled call, and the callable that a plain function becomes.
 
-A Python wrapper around a function costs more than the decision it makes. So a throttled function is an object
-whose call goes straight to the desk and then to the function; compiled, by the vectorcall protocol, without
+A Python wrapper around a function costs more than the decision it makes. So a throttled function is an object whose
+call goes straight to the limiter and then to the function; in the compiled form by the vectorcall protocol, without
 packing arguments into a tuple and a dict.
 """
 
@@ -23,7 +23,7 @@ except ImportError:
     from headway import _cython as cython
 
 if not cython.compiled:
-    # The compiled form has it from calls.pxd, as a C function.
+    # The compiled form has it from call_policy.pxd, as a C function.
     from headway.limiter.local import refused
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class CallPolicy:
         try:
             permit._finish(error, self.answered, self.not_sent)
         except BaseException:
-            # What the error proves was asked of a function that failed itself: nobody knows.
+            # The function that says what the error proves failed itself: the outcome is unknown.
             if permit.ended is None:
                 permit.abandon()
             raise
@@ -185,14 +185,14 @@ def policy_again(token: bytes, source: Any, *terms: Any) -> CallPolicy:
 class ThrottledFunction:
     """A function that takes a permit before it runs.
 
-    It binds like a function, and whatever is looked up in it is found in the function.
+    It binds like a function, and its attributes are those of the function.
     """
 
     def __init__(self, bracket: CallPolicy, function: Callable[..., Any]) -> None:
         self.bracket = bracket
         self.function = function
         if cython.compiled:
-            equip(self)  # type: ignore[name-defined] # noqa: F821 - a C function, in calls.pxd
+            equip(self)  # type: ignore[name-defined] # noqa: F821 - a C function, in call_policy.pxd
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         bracket = self.bracket
@@ -210,7 +210,7 @@ class ThrottledFunction:
         return result
 
     def begin(self) -> Any:
-        """A permit by the quick way, or None."""
+        """A permit by the fast path, or None."""
         bracket = self.bracket
         if not bracket.simple:
             return None

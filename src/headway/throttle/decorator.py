@@ -19,7 +19,7 @@ from headway.core.remote import Remote
 from headway.errors import InvalidArgument, InvalidUse
 from headway.limiter.limit_input import Limits
 from headway.limiter.limiter import Limiter
-from headway.limiter.local import timeout_to_ns
+from headway.limiter.request_input import timeout_to_ns
 from headway.outcome import Proof, check_proof
 from headway.throttle.call_policy import CallPolicy, ThrottledFunction, as_key
 
@@ -126,7 +126,7 @@ def throttle(
 
     def policy(limiter: Limiter, source: Any = None) -> CallPolicy:
         if not callable(cost):
-            limiter._costs(cost, limiter._store.metrics)
+            limiter._check_cost(cost)
         return CallPolicy(limiter, asked, timeout, on_limit == "skip", answered, not_sent, source)
 
     if limiter is not None:

@@ -109,7 +109,7 @@ class User:
     def say(self, expression):
         self.words.write(expression.encode() + b"\n")
 
-    def apply_reply(self):
+    def hear(self):
         ready, _, _ = select.select([self.answers], [], [], 30)
         assert ready, "no answer within 30 s"
         line = self.answers.readline()
@@ -118,7 +118,7 @@ class User:
 
     def call(self, expression):
         self.say(expression)
-        return self.apply_reply()
+        return self.hear()
 
     def leave(self):
         """The normal end: atexit does the rest."""
@@ -138,4 +138,4 @@ class User:
 def together(users, expression):
     for user in users:
         user.say(expression)
-    return [user.apply_reply() for user in users]
+    return [user.hear() for user in users]

@@ -70,15 +70,15 @@ def test_the_server_is_killed_and_exactly_one_starts_it_again_with_all_that_was_
         one.say("hammer('n')")
     time.sleep(0.5)
     os.kill(server, signal.SIGKILL)
-    acknowledged = sum(one.apply_reply() for one in users)
+    acknowledged = sum(one.hear() for one in users)
     assert acknowledged > 30
-    runs = set(together(users, "revive()"))
+    runs = set(together(users, "on_unreachable()"))
     assert len(runs) == 1
     assert runs != {False}
     assert (len(servers(home)), len(guards(home)), starts(home)) == (1, 1, 2)
     kept = users[0].call("int(client.get('n'))")
     assert acknowledged <= kept <= acknowledged + 3  # each may have had one on the way
-    assert set(together(users, "revive()")) == runs  # nothing to do
+    assert set(together(users, "on_unreachable()")) == runs  # nothing to do
     for one in users:
         one.leave()
     assert deserted(home)
@@ -140,7 +140,7 @@ def test_the_directory_is_deleted_under_it(home, user):
     shutil.rmtree(home)
     assert one.call("client.ping()")  # by a connection that is open
     assert two.call("client.connection_pool.disconnect()") is None
-    run = two.call("revive()")  # one that is new finds nothing, and starts anew
+    run = two.call("on_unreachable()")  # one that is new finds nothing, and starts anew
     assert len(servers(home)) == 1
     one.leave()  # the last user of the old one, and no user of the new one
     eventually(lambda: not any(map(runs, old)), "the old ones gone")

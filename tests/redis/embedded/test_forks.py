@@ -18,14 +18,14 @@ def test_a_forked_child_is_a_user_of_its_own(home, user, parent_ends, child_ends
     os.mkfifo(fifo)
     parent.say(f"fork({str(fifo)!r})")
     with fifo.open("w", buffering=1) as to_child:
-        assert 0 in (parent.apply_reply(), parent.apply_reply())  # both have it as their stdout
+        assert 0 in (parent.hear(), parent.hear())  # both have it as their stdout
         if parent_ends == "close":
             parent.call("tenancy.close()")
         else:
             getattr(parent, parent_ends)()
         time.sleep(0.3)  # enough for a guard that is mistaken
         to_child.write("client.info('server')['run_id']\n")
-        assert parent.apply_reply() == run
+        assert parent.hear() == run
         if child_ends != "normally":
             to_child.write(f"{child_ends}\n")
     assert deserted(home)
@@ -52,7 +52,7 @@ def test_a_fork_while_another_thread_comes_and_goes(home, user):
     child = "(signal.alarm(15), tenancy.open(), client.ping(), tenancy.close(), os._exit(0))"
     parent.say(f"[os.fork() or {child} for _ in range(20) if time.sleep(0.02) is None]")
     assert other.call("tenancy.open(timeout=5)") is None
-    assert len(parent.apply_reply()) == 20
+    assert len(parent.hear()) == 20
     assert parent.call("enough.set() or busy.join()") is None
     assert set(parent.call("[os.wait()[1] for _ in range(20)]")) == {0}  # none hung until its alarm
     other.leave()

@@ -70,7 +70,7 @@ def test_directories_that_are_refused(home):
         SharedServer("")
     home.mkdir()
     home.chmod(0o777)
-    with pytest.raises(InvalidArgument, match="not everybody may write"):
+    with pytest.raises(InvalidArgument, match="not writable for all users"):
         SharedServer(str(home)).open()
     (home / "file").touch()
     with pytest.raises(InvalidArgument, match="a directory of yours"):

@@ -125,6 +125,15 @@ class Vault:
         self.uses_wall_clock = any(rule.uses_wall_clock for rule in rules) or any(choosers)
         self.held = any(rule.held for rule in rules)
 
+    @property
+    def rules(self) -> list[Rule]:
+        """The rule of each part of the limit."""
+        return [keyed.rule for keyed in self.keyed_ledgers]
+
+    def rule_for(self, index: int, key: str | None) -> Rule:
+        """The rule of a key: its override, or the limiter's own."""
+        return self.keyed_ledgers[index].rule_for(key)
+
     def find_fast(self, key: str | None, now: int) -> Ledger:
         """The only ledger of a calm book with one shelf."""
         keyed = self.first

@@ -1,10 +1,8 @@
 """Ledgers on a server of Redis or Valkey, shared by any number of processes: `redis://` and its kin.
 
-From the bottom: `lua/` decides, on the server; `words` and `scripts` say how it is spoken to; `account` is a client's
-side of a ledger, `requests` what can be wanted of it; `address`, `ways` and `clients` say where servers are, `wires`
-and `place` are connections to them, `lanes` and `letters` what travels on them, `ears` and `shards` what is heard;
-`worker` looks after those who wait; `engine` has it all for one server or a Sentinel's primary, `cluster` for many,
-`lodging` for one of our own.
+From the bottom: `script/` is the Lua that decides on the server, and how it is spoken to; `net/` is how a server is
+reached; `client/` is a process's side of a ledger: what it knows, what it asks, how commands are batched and releases
+delivered; `cluster/` has what only a Redis Cluster needs, and `embedded/` a private server. `engine` puts it together.
 """
 
 from __future__ import annotations
@@ -15,68 +13,72 @@ import weakref
 from datetime import timedelta
 from typing import Any
 
-try:
-    import hiredis  # noqa: F401
-    import redis  # noqa: F401
-except ModuleNotFoundError as missing:
-    hint = "a shared engine needs redis-py: pip install 'headway[redis]'"
-    raise ModuleNotFoundError(hint, name=missing.name) from missing
+import hiredis  # noqa: F401 - without it nothing here works, and `engines/uri.py` says how to get it
+import redis  # noqa: F401
 
 from headway.core.durations import to_ns
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.address import READERS, Address, read_address
-from headway.engines.redis.net.clients import ACCEPTED, connectors_of, describe, is_client
+from headway.engines.redis.net.clients import connectors_of, describe, is_client
 from headway.errors import InvalidArgument
 
-__all__ = ["Engine", "engine_of", "open_engine"]
+__all__ = ["Engine", "check_uri", "is_client", "open_client", "open_scanner", "open_uri"]
 
-_open: dict[Any, Engine] = {}
+_engines: dict[str, Engine] = {}
 # By the client itself: its id may be another's when it is gone.
 _of_clients: weakref.WeakKeyDictionary[Any, dict[Any, Engine]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def after_fork() -> None:
     """In a forked child: a thread of its parent may have been about to open an engine."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=after_fork)
 
 
-def open_engine(engine: Any, timeout: float) -> Engine:
-    """The engine of an address or a client, shared by all who name it with the same time-out; or the engine itself."""
-    if isinstance(engine, Engine):
-        return engine
-    if isinstance(engine, str):
-        with _lock:
-            found = _open.get((engine, timeout))
-            if found is None or found.worker.stopped:
-                found = _open[engine, timeout] = build(read_address(engine), timeout)
-            return found
-    if is_client(engine):
-        return engine_of(engine, timeout)
-    raise InvalidArgument("engine", type(engine).__name__, ACCEPTED)
+def check_uri(uri: str) -> None:
+    """Raise for a URI that makes no sense."""
+    read_address(uri)
 
 
-def engine_of(client: Any, timeout: float | timedelta, **options: Any) -> Engine:
-    """The engine around a client: the same for the same client, time-out and options."""
+def open_uri(uri: str, timeout: float) -> Engine:
+    """The engine of a URI: one for all limiters that name it, whatever their time-outs."""
+    with _lock:
+        found = _engines.get(uri)
+        if found is None or found.closed:
+            found = _engines[uri] = build(read_address(uri), timeout)
+        found.timeout = max(found.timeout, timeout)
+        return found
+
+
+def open_client(client: Any, timeout: float | timedelta, **options: Any) -> Engine:
+    """The engine around a client: one for the same client and options."""
     if not is_client(client):
-        raise InvalidArgument("client", type(client).__name__, "a client of redis-py")
+        raise InvalidArgument("client", client, "a client of redis-py")
     timeout_ns = to_ns(timeout)
     if timeout_ns is None or timeout_ns <= 0:
         raise InvalidArgument("timeout", timeout, "seconds above 0, or a timedelta")
     read = {READERS[name][0]: READERS[name][1](name, value) for name, value in options.items()}
-    key = (tuple(sorted(read.items())), timeout_ns)
+    key = tuple(sorted(read.items()))
     with _lock:
         mine = _of_clients.setdefault(client, {})
         found = mine.get(key)
-        if found is None or found.worker.stopped:
+        if found is None or found.closed:
             address = Address("", describe(client), connectors_of(client)[0], client=client, **read)
             found = mine[key] = build(address, timeout_ns / 1e9)
+        found.timeout = max(found.timeout, timeout_ns / 1e9)
         return found
+
+
+def open_scanner(uri: str, timeout: float) -> Any:
+    """Reads all ledgers of an engine."""
+    from headway.engines.redis.inspection.scanner import LedgerScanner
+
+    return LedgerScanner(uri, timeout)
 
 
 def build(address: Address, timeout: float) -> Engine:

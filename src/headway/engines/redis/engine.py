@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 from hiredis import ReplyError
 
 from headway.clock import SYSTEM
-from headway.engines import Engine as SharedEngine
+from headway.core.limits import Limit, Spacing
+from headway.core.rules import check_exact, rules_of
+from headway.engines import base
 from headway.engines.redis.client.background import BackgroundWorker
 from headway.engines.redis.client.releases import PendingRelease
 from headway.engines.redis.client.requests import Release
@@ -32,11 +34,12 @@ from headway.engines.redis.net.connectors import Connector, connectors_to
 from headway.engines.redis.net.pool import ServerPool
 from headway.engines.redis.net.pubsub import Subscription
 from headway.engines.redis.net.server_checks import server_checks
-from headway.engines.redis.script.protocol import command
-from headway.errors import EngineUnavailable
+from headway.engines.redis.script.protocol import TICK, command
+from headway.errors import EngineUnavailable, InvalidArgument, seconds_text
 from headway.printable import printable
 
 if TYPE_CHECKING:
+    from headway.core.ledger import Rule
     from headway.engines.redis.client.ledger_client import LedgerClient
     from headway.engines.redis.client.requests import Acquire, Request, Wakeup
     from headway.engines.redis.cluster.pause import ClusterPause
@@ -53,8 +56,10 @@ OUT_OF_ORDER = (
 """How the errors of a server begin that does not serve now, or not us."""
 
 
-class Engine(SharedEngine):
+class Engine(base.Engine):
     """Servers of Redis or Valkey that keep ledgers."""
+
+    tick_ns = TICK
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
         self.address = address.public
@@ -88,7 +93,7 @@ class Engine(SharedEngine):
         self.wake = self.namespace.encode() + b":wake:" + self.process
         self.news = self.namespace.encode() + b":news"
         self.waiting: weakref.WeakValueDictionary[int, Acquire] = weakref.WeakValueDictionary()
-        self._early: dict[int, Wakeup | None] = {}
+        self._early: dict[int, Wakeup] = {}
         # Accounts with ends that wait for a question to travel with.
         self.deferred: set[LedgerClient] = set()
         self.worker = BackgroundWorker(self)
@@ -100,6 +105,43 @@ class Engine(SharedEngine):
         self._subscription = None
         for pool in self.pools():
             pool.reset()
+
+    # -- limiters ----------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, so that a new limiter needs another."""
+        return self.worker.stopped
+
+    def open(self, terms: base.LimiterTerms) -> base.Ledgers:
+        from headway.engines.redis.client.ledgers import RedisLedgers
+
+        return RedisLedgers(self, terms)
+
+    def rules_of(self, limit: Limit) -> tuple[Rule, ...]:
+        """The rules of a limit by the server's clock, in numbers that its scripts can compute with."""
+        rules = rules_of(limit, TICK, self.drift_ppm, TICK, self.lease_ns)
+        check_exact(rules)
+        return rules
+
+    def adapt(self, limit: Limit, *, measure: bool = True) -> Limit:
+        """A `Spacing` whose waiters may be a little late: waking up takes time, and so does the round trip."""
+        if not isinstance(limit, Spacing) or not limit.strict:
+            return limit
+        least = 2 * self.round_trip_ns(measure)
+        if limit.expire_after_ns is None:
+            allowance = max(limit.interval_ns // 100, least, 3_000_000)
+            return Spacing(
+                f"{limit.interval_ns}ns", max_reserved=limit.max_reserved, expire_after=f"{allowance}ns"
+            )
+        if limit.expire_after_ns < least:
+            raise InvalidArgument(
+                "expire_after",
+                limit.expire_after_ns / 1e9,
+                f"at least {seconds_text(least / 1e9)}, twice the round trip to {self.address}: "
+                "with less, every slot has expired before its holder hears of it",
+            )
+        return limit
 
     # -- names -------------------------------------------------------------------------------------------
 
@@ -189,16 +231,21 @@ class Engine(SharedEngine):
         """Say something without waiting for an answer; never blocks, never raises.
 
         What nobody waits for travels with the next question, if one comes soon: within this turn of the event loop, or
-        within a millisecond. Not the first end that the threads of a process have: it may be the only one, as in a
-        child that is forked for each job and ends by `os._exit`, where nobody comes to post it.
+        within a millisecond; what has come together until then is posted together. A thread does not leave an end for
+        later that a waiter waits for, nor the first one of its process: that may be the only one, as in a child that
+        is forked for each job and ends by `os._exit`, where nobody comes to post it.
         """
         ledger = request.ledger
         if ledger.compacted:
             # What was given back is to be found by the next question, which travels from another account.
             ledger = request.ledger = ledger.registry.successor(ledger, request.epoch)
         loop = asyncio._get_running_loop()
-        first = loop is None and self.pool_of(ledger).release_sender.wire is None
-        if type(request) is not Release or ledger.waiting or ledger.standing or first:
+        if loop is None and (
+            type(request) is not Release
+            or ledger.waiting
+            or ledger.standing
+            or self.pool_of(ledger).release_sender.wire is None
+        ):
             self.post_now(request)
             return
         ledger.ends.append(request)
@@ -215,12 +262,12 @@ class Engine(SharedEngine):
         """Post what has not travelled with a question by now."""
         self.deferred.discard(ledger)
         while ends := ledger.take_ends():
-            for request in ends:
-                self.post_now(request)
+            self.post_now(*ends)
 
-    def post_now(self, request: Request) -> None:
-        posts = self.pool_of(request.ledger).release_sender
-        posts.post(PendingRelease(request))
+    def post_now(self, *requests: Request) -> None:
+        """Requests of one account and one epoch, in one command."""
+        posts = self.pool_of(requests[0].ledger).release_sender
+        posts.post(PendingRelease(*requests))
         self.worker.flush()
         if posts.wire is None:
             self.worker.wake()
@@ -242,11 +289,11 @@ class Engine(SharedEngine):
             self._subscription.follow(acquire.ledger)
         # Last: from now on it can be called.
         self.waiting[acquire.ticket] = acquire
-        if acquire.ticket in self._early:
-            self.call(acquire.ticket, self._early.pop(acquire.ticket, None))
+        if acquire.ticket in self._early and (early := self._early.pop(acquire.ticket, None)) is not None:
+            self.call(acquire.ticket, early)
 
-    def call(self, ticket: int, call: Wakeup | None) -> None:
-        """Somebody's turn has come; None: it may have come, or comes sooner than it was told.
+    def call(self, ticket: int, call: Wakeup) -> None:
+        """A waiter's turn has come; or, where the call has no marks, the time to poll for it is known.
 
         The message may overtake the answer that it has to wait at all.
         """
@@ -261,11 +308,10 @@ class Engine(SharedEngine):
                 return
             self._early.pop(ticket, None)
         ledger = acquire.ledger
-        if call is None:
-            ledger.visited = 0
-            self.worker.wake()
-            return
         at = ledger.registry.clock.now()
+        if not call.marks:
+            self.worker.plan_poll(ledger, at + ledger.registry.stretched(call.slot - call.now))
+            return
         granted = ledger.registry.local_time(ledger, call.now, at)
         acquire.called(call.slot - call.now, call.marks, call.epoch, granted, at)
 
@@ -321,7 +367,7 @@ class Engine(SharedEngine):
     def __reduce__(self) -> Any:
         if self._original is None:
             raise TypeError(f"{self!r} cannot be pickled, as a client cannot: name the engine by its URI")
-        from headway.engines.redis import open_engine
+        from headway.engines.uri import open_engine
 
         return open_engine, (self._original, self.timeout)
 

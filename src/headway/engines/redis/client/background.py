@@ -4,8 +4,9 @@ Two threads of a process look after an engine, from the first moment somebody ha
 lease,
 until nothing is left to look after. The *keeper* visits every account in which somebody stands, sleeps or holds, three
 times in a lease: it renews leases, asks after those who stand (a message may have been lost) and learns of pauses and
-losses; in a cluster it also asks whether limiters whose keys are used are paused (`halts.py`). The *listener* has the
-one subscription of the process and calls those whose turn has come.
+losses; in a cluster it also asks whether limiters whose keys are used are paused (`halts.py`). It also polls for the
+waiters of an account when the head of their queue is ready: one poll for all of them, and one at a time. The *listener*
+has the one subscription of the process and calls those whose turn has come.
 
 Threads, also for asyncio: a holder whose event loop is busy lives all the same.
 """
@@ -13,6 +14,8 @@ Threads, also for asyncio: a holder whose event loop is busy lives all the same.
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import logging
 import threading
 import time
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from hiredis import ReplyError
 
 from headway.engines.redis.client.batching import MOST, thread_batcher
+from headway.engines.redis.client.ledger_client import UNPLANNED
 from headway.engines.redis.client.requests import (
     NOTHING,
     PollQueue,
@@ -33,7 +37,7 @@ from headway.engines.redis.client.requests import (
     Withdraw,
 )
 from headway.engines.redis.cluster.pause import UNUSED, ClusterPause
-from headway.engines.redis.net.connections import CONNECTION_ERRORS
+from headway.engines.redis.net.connections import CONNECTION_ERRORS, ReleaseSender
 from headway.engines.redis.net.pubsub import Rejected
 from headway.engines.redis.script.protocol import read_numbers
 from headway.errors import EngineUnavailable, HeadwayError
@@ -97,6 +101,14 @@ class BackgroundWorker:
         self._resting = self._drowsy = True
         # When doubts may be looked at again, after nobody answered.
         self._unknown_after = 0
+        # Polls by their time, with a number, as accounts cannot be compared; accounts whose last poll failed; and when
+        # the thread wakes by itself.
+        self._polls: list[tuple[int, int, LedgerClient]] = []
+        self._numbers = itertools.count()
+        self._unanswered: set[LedgerClient] = set()
+        self._rises = 0
+        # Whether it was woken to poll earlier, and to go round.
+        self._early = self._called = False
 
     def track(self, ledger: LedgerClient) -> None:
         """Visit this account from now on, for as long as somebody waits or holds there."""
@@ -104,6 +116,18 @@ class BackgroundWorker:
             with self._lock:
                 self.ledgers.add(ledger)
                 self._start()
+
+    def plan_poll(self, ledger: LedgerClient, at: int) -> None:
+        """Poll for the waiters of an account at this time, unless that happens earlier."""
+        with self._lock:
+            if at >= ledger.poll_at:
+                return
+            ledger.poll_at = at
+            heapq.heappush(self._polls, (at, next(self._numbers), ledger))
+            self._start()
+        if at < self._rises:
+            self._early = True
+            self._wake.set()
 
     def follow(self, pause_state: ClusterPause) -> None:
         """Ask whether this limiter is paused, for as long as its keys are used."""
@@ -118,27 +142,27 @@ class BackgroundWorker:
                 self._start()
         elif self._drowsy:
             self._drowsy = False
-            self._wake.set()
+            self.wake()
 
     def flush_soon(self) -> None:
         """There are ends that may have to be posted, in a millisecond."""
         self.flush()
         if self._resting:
-            self._wake.set()
+            self.wake()
 
     def retry_later(self, request: Request) -> None:
         """Ask for something that nobody waits for the answer of."""
         with self._lock:
             self.retry_queue.append(request)
             self._start()
-        self._wake.set()
+        self.wake()
 
     def resolve_unknown(self, outcome: UnknownOutcome) -> None:
         """Find out whether a command was applied."""
         with self._lock:
             self.unknown_outcomes.append(outcome)
             self._start()
-        self._wake.set()
+        self.wake()
 
     def _start(self) -> None:
         if self._thread is None and not self.stopped:
@@ -170,6 +194,8 @@ class BackgroundWorker:
         return True
 
     def wake(self) -> None:
+        """Have the thread go round now."""
+        self._called = True
         self._wake.set()
 
     # -- the keeper --------------------------------------------------------------------------------------
@@ -178,21 +204,27 @@ class BackgroundWorker:
         idle = alert = after = uncontended = 0
         step = self.engine.lease_ns / 3e9
         while True:
-            alert = alert - 1 if not self.engine.deferred else ALERT
+            alert = ALERT if self.engine.deferred or self._waiting_letters() else alert - 1
             self._resting = alert <= 0
             # First the flag: whoever has a letter after we have looked for one wakes us.
             self._drowsy = uncontended >= CALM and alert <= 0
             if alert <= 0 and self._has_releases():
                 uncontended, self._drowsy = 0, False
             pause = SOON if alert > 0 else 0.02 if uncontended < CALM else step
-            woken = self._wake.wait(min(pause, UNKNOWN_RETRY) if self.unknown_outcomes else pause)
+            woken = self._wake.wait(
+                self._until_poll(min(pause, UNKNOWN_RETRY) if self.unknown_outcomes else pause)
+            )
+            self._rises = 0
             self._resting = self._drowsy = False
+            woken = woken and (self._called or not self._early)
+            self._called = self._early = False
+            self._poll()
             uncontended = 0 if woken else uncontended + 1
             if woken and self.engine.deferred and self.engine.clock.now() < after:
                 alert = ALERT  # ends come one soon after the other: to be woken for each would cost more than to look
             self._post_ends()
-            if alert > 0 and not woken and self.engine.clock.now() < after:
-                continue
+            if not woken and self.engine.clock.now() < after:
+                continue  # a poll, or a look for ends: the rest has time
             after = self.engine.clock.now() + 20_000_000
             with self._lock:
                 ledgers = self._busy_accounts()
@@ -220,11 +252,52 @@ class BackgroundWorker:
             except Exception:
                 log.exception("the keeper of %s failed, and goes on", self.engine.address)
 
+    def _until_poll(self, pause: float) -> float:
+        """Seconds until the next poll, if that is sooner."""
+        now = self.engine.clock.now()
+        # First the time: a poll that is planned after we have looked for one wakes us.
+        self._rises = now + int(pause * 1e9)
+        with self._lock:
+            if self._polls:
+                self._rises = min(self._rises, self._polls[0][0])
+        return max(0.0, (self._rises - now) / 1e9)
+
+    def _poll(self) -> None:
+        """Poll for the waiters whose time has come. An account that does not answer twice is given up: its waiters ask
+        again, and hear of it."""
+        while (ledger := self._next_poll()) is not None:
+            try:
+                if ledger.standing:
+                    thread_batcher(ledger).send(PollQueue(ledger))
+                self._unanswered.discard(ledger)
+            except (HeadwayError, *CONNECTION_ERRORS) as error:
+                self.engine.log_once(error)
+                if ledger in self._unanswered:
+                    self._unanswered.discard(ledger)
+                    give_up(ledger)
+                else:
+                    self._unanswered.add(ledger)
+                    self.plan_poll(ledger, self.engine.clock.now() + ledger.registry.timeout_ns)
+            except Exception:
+                log.exception("the keeper of %s failed, and goes on", self.engine.address)
+
+    def _next_poll(self) -> LedgerClient | None:
+        now = self.engine.clock.now()
+        with self._lock:
+            while self._polls and self._polls[0][0] <= now:
+                at, _, ledger = heapq.heappop(self._polls)
+                if ledger.poll_at == at:
+                    ledger.poll_at = UNPLANNED
+                    return ledger
+        return None
+
     def _post_ends(self) -> None:
         """What has not travelled with a question by now."""
         try:
             for ledger in list(self.engine.deferred):
                 self.engine.flush(ledger)
+            for posts in self._waiting_letters():
+                posts.flush()
         except Exception:
             log.exception("the keeper of %s failed, and goes on", self.engine.address)
 
@@ -236,6 +309,10 @@ class BackgroundWorker:
                 if ledger.busy:
                     self.ledgers.add(ledger)  # type: ignore[unreachable] # another thread
         return list(self.ledgers)
+
+    def _waiting_letters(self) -> list[ReleaseSender]:
+        """Lines with letters that are written when others were answered."""
+        return [pool.release_sender for pool in self.engine.pools() if pool.release_sender.waits]
 
     def _has_releases(self) -> bool:
         return bool(self.engine.deferred) or any(pool.release_sender.unheard for pool in self.engine.pools())
@@ -262,22 +339,33 @@ class BackgroundWorker:
 
     def _run_retries(self) -> None:
         while self.retry_queue and self.engine.clock.now() >= self._after:
-            request = self.retry_queue[0]
-            if not request.epoch or request.epoch == request.ledger.epoch:
-                try:
-                    thread_batcher(request.ledger).send(request)
-                except EngineUnavailable as error:
-                    self.engine.log_once(error)
-                    self._after = self.engine.clock.now() + self.engine.lease_ns // 3
-                    if not request.unknown and not isinstance(request, Release | Withdraw):
-                        # To be asked again. What may have been applied must not be; the lease covers it. An end has
-                        # been posted again: kept here as well, it would be two. So has a place given back.
-                        request.done = request.orphan = False
-                        request.error = None
-                        return
-                except (HeadwayError, *CONNECTION_ERRORS) as error:
-                    self.engine.log_once(error)
-            self.retry_queue.popleft()
+            ledger = self.retry_queue[0].ledger
+            some: list[Request] = []
+            while self.retry_queue and self.retry_queue[0].ledger is ledger and len(some) < MOST // 4:
+                request = self.retry_queue.popleft()
+                if not request.epoch or request.epoch == ledger.epoch:
+                    some.append(request)
+            if some:
+                self._run_some(ledger, some)
+
+    def _run_some(self, ledger: LedgerClient, some: list[Request]) -> None:
+        """Errands to one ledger, together."""
+        batcher = thread_batcher(ledger)
+        batcher.queue.extend(some[1:])
+        try:
+            batcher.send(some[0])
+        except EngineUnavailable as error:
+            self.engine.log_once(error)
+            self._after = self.engine.clock.now() + self.engine.lease_ns // 3
+            for request in reversed(some):
+                if not request.unknown and not isinstance(request, Release | Withdraw):
+                    # To be asked again. What may have been applied must not be; the lease covers it. An end has been
+                    # posted again: kept here as well, it would be two. So has a place given back.
+                    request.done = request.orphan = False
+                    request.error = None
+                    self.retry_queue.appendleft(request)
+        except (HeadwayError, *CONNECTION_ERRORS) as error:
+            self.engine.log_once(error)
 
     def _ask_for_pauses(self, step: float) -> None:
         silent = set()
@@ -316,10 +404,7 @@ class BackgroundWorker:
             # Nobody has heard of the ledger for so long that it may have given up those who stand in its queue. They
             # ask again, and hear that it does not answer.
             if ledger.standing and ledger.registry.clock.now() - ledger.replied_at > ledger.registry.lease_ns:
-                for acquire in list(ledger.standing.values()):
-                    acquire.void = True
-                    acquire.withdraw()
-                    acquire.wake()
+                give_up(ledger)
 
     def visit(self, ledger: LedgerClient, now: int) -> None:
         """Give signs of life for everybody who waits or holds there."""
@@ -397,7 +482,7 @@ class BackgroundWorker:
             ledger.visited = 0
         for pause_state in list(self.cluster_pauses):
             pause_state.visited = 0
-        self._wake.set()
+        self.wake()
 
     def _message(self, message: dict[str, Any]) -> None:
         data: bytes = message["data"]
@@ -408,12 +493,21 @@ class BackgroundWorker:
             for pause_state in list(self.cluster_pauses):
                 if data == pause_state.keys[0]:
                     pause_state.visited = 0
-            self._wake.set()
+            self.wake()
             return
-        ticket, width = unpack_from("<dd", data)
-        if not width:
-            self.engine.call(int(ticket), None)
-            return
-        epoch, end = data[16:40], 56 + 8 * int(width)
-        now, slot, *marks = read_numbers(data[40:end])
-        self.engine.call(int(ticket), Wakeup(epoch, now, slot, tuple(marks)))
+        (now,) = unpack_from("<d", data)
+        epoch, records = data[8:32], read_numbers(data, 32)
+        position = 0
+        while position < len(records):
+            ticket, width, slot = records[position : position + 3]
+            end = position + 3 + int(width)
+            self.engine.call(int(ticket), Wakeup(epoch, now, slot, records[position + 3 : end]))
+            position = end
+
+
+def give_up(ledger: LedgerClient) -> None:
+    """The waiters of an account have to ask again."""
+    for acquire in list(ledger.standing.values()):
+        acquire.void = True
+        acquire.withdraw()
+        acquire.wake()

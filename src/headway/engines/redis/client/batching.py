@@ -3,8 +3,9 @@
 A lane is one stream of numbered commands from this process to one account's ledger; there is one for threads and one
 for each event loop. At most one command of a lane is under way, which is what makes numbers enough to apply each once.
 The first to come sends its own request and whatever has gathered; when the answer is there, what has come meanwhile is
-sent, all of it. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions. An event loop
-that was busy last time also waits for the end of its turn: whoever was woken together asks together.
+sent, up to `MOST` requests. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions. An
+event loop that was busy last time also waits for the end of its turn: whoever was woken together asks together. The
+time-out of a command begins when it is sent, and not while its requests wait for the one before it.
 
 A command whose answer was lost is sent again with its number, and the script gives its old answer. When the time is up
 before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the
@@ -17,8 +18,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
@@ -192,19 +195,17 @@ class ThreadBatcher(Batcher):
             if mine[0]:
                 batch = [request, *self.gather()] if self.queue else [request]
             else:
-                self.queue.append(request)
-                # Who has the lock is bound by the engine's time-out, and so is who sends what has gathered meanwhile.
-                mine.extend(map(lock.acquire, (True,), (2 * self.timeout,)))
-                if not mine[1]:
-                    raise self.unavailable(TimeoutError("too many wait for its answer"))
                 batch = []
-            if self.unfinished is not None:
-                self._finish(self.unfinished)
-            if batch:
-                self._send(batch)
-            # More may have gathered than one command takes; who gathered ours may have been interrupted before sending.
-            while not request.done:
-                self._send(self.gather() or [request])
+                self._line_up(request, mine)
+            if mine[-1]:
+                if self.unfinished is not None:
+                    self._finish(self.unfinished)
+                if batch:
+                    self._send(batch)
+                # More may have gathered than one command takes; who gathered ours may have been interrupted before
+                # sending.
+                while not request.done:
+                    self._send(self.gather() or [request])
         except BaseException:
             request.withdraw()
             if self.unfinished is not None:
@@ -214,8 +215,41 @@ class ThreadBatcher(Batcher):
         finally:
             if mine and mine[-1]:
                 lock.release()
+                if self.queue:
+                    self._call_next()
         if request.error is not None:
             raise request.error
+
+    def _line_up(self, request: Request, mine: list[bool]) -> None:
+        """Wait until another thread has sent it and its answer is there, or until it is ours to send what has gathered.
+        Each thread waits for a lock of its own: of one for all, every thread would be woken for every answer."""
+        turn = request.waiter = allocate_lock()
+        turn.acquire()
+        self.queue.append(request)
+        while not request.done:
+            # First the queue: a thread that gives the lock back now sees that we are in it.
+            mine.extend(map(self.lock.acquire, AT_ONCE))
+            if mine[-1]:
+                return
+            # One that was interrupted may have called nobody.
+            turn.acquire(timeout=self.timeout)
+
+    def _call_next(self) -> None:
+        """The lock is free: the first thread that waits sends what has gathered."""
+        for pool in range(len(self.queue)):
+            try:
+                request = self.queue[pool]
+            except IndexError:  # another thread has gathered them
+                return
+            if request.waiter is not None and not request.orphan:
+                call(request)
+                return
+
+    def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
+        behind = [*self.queue]
+        Batcher.fail(self, batch, error, sent)
+        for request in behind:
+            call(request)
 
     def _send(self, batch: list[Request]) -> None:
         ledger = self.ledger
@@ -233,6 +267,8 @@ class ThreadBatcher(Batcher):
                 together += batch
             self._round(together)
             self.unfinished = None
+            for request in together:
+                call(request)
             if ahead and together[0].error is not None:
                 self.fail(batch, together[0].error, sent=False)
                 return
@@ -249,6 +285,8 @@ class ThreadBatcher(Batcher):
                     self.unfinished = None
                 raise
         self.unfinished = None
+        for request in batch:
+            call(request)
 
     def _round(self, batch: list[Request]) -> None:
         clock = self.ledger.registry.clock
@@ -309,6 +347,13 @@ class ThreadBatcher(Batcher):
                 return
 
 
+def call(request: Request) -> None:
+    """Wake the thread that waits for a request, if one does."""
+    if request.waiter is not None:
+        with suppress(RuntimeError):  # it is awake
+            request.waiter.release()
+
+
 class LoopBatcher(Batcher):
     """The lane of an event loop. It is no task: what is usual happens in the call of who asks and in that of the
     transport, and what is not (connecting, another answer than the expected one, trouble) in a task of its own. So
@@ -358,6 +403,10 @@ class LoopBatcher(Batcher):
 
     def flush(self) -> None:
         """Send what has gathered."""
+        connection = self._wire()
+        if connection is not None and connection.full:
+            connection.backlog.append(self.flush)
+            return
         batch = self.ledger.take_ends() if self.ledger.ends else []
         # As above: if more was given back than travels with a question, that goes first.
         if not (batch and self.ledger.ends):
@@ -372,8 +421,6 @@ class LoopBatcher(Batcher):
         self.first = 0
         self.deadline = self.loop.time() + self.timeout_ns / 1e9
         try:
-            pool = self.engine.pool_of(self.ledger)
-            connection = pool.connection_of(self.loop, self.timeout_ns)
             if connection is None:
                 self._slowly(self._round(batch))
                 return
@@ -386,6 +433,13 @@ class LoopBatcher(Batcher):
         self.under_way = round_trip
         self.first = round_trip.sent
         connection.send(payload, self, self.deadline)
+
+    def _wire(self) -> LoopConnection | None:
+        """The connection that is open."""
+        try:
+            return self.engine.pool_of(self.ledger).connection_of(self.loop, self.timeout_ns)
+        except Exception:  # noqa: BLE001 - the task that deals with what is not usual says so to whoever asked
+            return None
 
     def on_reply(self, answer: Any) -> None:
         """The answer to the command on its way."""
@@ -463,7 +517,11 @@ class LoopBatcher(Batcher):
     ) -> None:
         """From any point of a command's life to its end: at the beginning (connect first), with an answer that is not
         the usual one, or after the connection failed."""
-        loop, timeout_ns, deadline = self.loop, self.timeout_ns, self.deadline
+        loop, timeout_ns = self.loop, self.timeout_ns
+        if not self.first:
+            # Nothing was sent yet: that the loop was busy until now is not the engine's fault.
+            self.deadline = loop.time() + timeout_ns / 1e9
+        deadline = self.deadline
         hops, twice = 0, trouble is not None
         pool = self.engine.pool_of(self.ledger)
         connection: LoopConnection | None = (
@@ -478,6 +536,12 @@ class LoopBatcher(Batcher):
                     connection = pool.connection_of(loop, timeout_ns) or await pool.open_connection(
                         loop, timeout_ns, deadline
                     )
+                    if not self.first:
+                        deadline = self.deadline = max(deadline, connection.made_by)
+                    if connection.full:
+                        await connection.room()
+                        if not self.first:
+                            deadline = self.deadline = loop.time() + timeout_ns / 1e9
                     if self.engine.slow_to_prepare and not self.first:
                         # What had to be started took its own time.
                         deadline = self.deadline = max(deadline, loop.time() + timeout_ns / 1e9)

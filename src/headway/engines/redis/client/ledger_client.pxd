@@ -48,9 +48,8 @@ cdef class ClockSample:
     cpdef double most(self, long long later, double drift)
 
 
-cdef class LimiterTerms:
+cdef class LedgerTerms:
     cdef public object clock_samples, engine
-    cdef public tuple default_request
     cdef public Clock clock
     cdef public bytes text
     cdef public double drift, generation, lease, sharded
@@ -58,19 +57,19 @@ cdef class LimiterTerms:
 
 
 cdef class LedgerClient:
-    cdef public LimiterTerms registry
-    cdef public object release_stream, pause_state, key, batchers, last_loop_batcher, standing, sleepers, leases, rules, script, spare, ends
+    cdef public LedgerTerms registry
+    cdef public object release_stream, pause_state, key, batchers, last_loop_batcher, standing, sleepers, leases, rota, rules, script, spare, ends
     cdef public tuple keys, front, lookup_keys
     cdef public bytes epoch, ident, opening, over, reopening, packed, text
     cdef public dict framed
     cdef public list leased
     cdef public double halted, seq, shift, waiting
-    cdef public long long allowance_ns, expires, replied_at, seen, visited
+    cdef public long long allowance_ns, expires, replied_at, poll_at, seen, visited
     cdef public Py_ssize_t parts, width
     cdef public bint can_queue, held, compacted, restless, was_compacted, uses_wall_clock
     cdef object __weakref__
 
-    @cython.locals(registry=LimiterTerms, known=cython.bint, said=list, middle=bytes, sample=ClockSample, low=cython.double, high=cython.double, seq=cython.double)
+    @cython.locals(registry=LedgerTerms, known=cython.bint, said=list, middle=bytes, sample=ClockSample, low=cython.double, high=cython.double, seq=cython.double)
     cpdef bytes encode(self, RoundTrip round_trip, bytes prelude)
 
     cpdef apply_reply(self, RoundTrip round_trip)
@@ -90,7 +89,7 @@ cdef class RoundTrip:
 
     cdef long long expected_ns(self, ClockSample sample) except -1
 
-    @cython.locals(ledger=LedgerClient, registry=LimiterTerms, sample=ClockSample, said=tuple, position=cython.Py_ssize_t)
+    @cython.locals(ledger=LedgerClient, registry=LedgerTerms, sample=ClockSample, said=tuple, position=cython.Py_ssize_t)
     cpdef bint settle(self, reply) except -1
 
     cdef read(self, bytes reply)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Generator
+from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,12 @@ lives, and when it was heard of."""
 SIZES = tuple(b"$%d\r\n" % size for size in range(512))
 """What stands before an argument of the Redis protocol, by its length."""
 ATTEMPTS = 12
+UNPLANNED = 1 << 62
+"""A time that never comes."""
+ENDS = 32
+"""Ends of permits in one command: each of them may let a waiter have its turn."""
+OLDEST = 32
+"""Waiters that every poll asks after; and as many of the others."""
 PARTS_ARE_MISSING = ("HEADWAY_LOST", "no such key", "index out of range")
 SLACK = 1000
 """Ticks by which a clock may be off before it is said to have been set."""
@@ -95,13 +102,12 @@ class ClockSample:
         return float(int(self.ticks + (later - self.sent) * (1 + drift) / TICK) + SLACK)
 
 
-class LimiterTerms:
+class LedgerTerms:
     """What every call has to know of its limiter, whatever the key; the rest of it is in `LimiterRegistry`."""
 
     __slots__ = (
         "clock",
         "clock_samples",
-        "default_request",
         "drift",
         "engine",
         "generation",
@@ -121,8 +127,6 @@ class LimiterTerms:
     sharded: float
     text: bytes
     timeout_ns: int
-    default_request: tuple[LedgerClient, tuple[int, ...]] | None
-    """The account and the costs of who has no key and wants one permit, once that has been found out."""
 
 
 class LedgerClient:
@@ -153,11 +157,13 @@ class LedgerClient:
         "packed",
         "parts",
         "pause_state",
+        "poll_at",
         "registry",
         "release_stream",
         "reopening",
         "replied_at",
         "restless",
+        "rota",
         "rules",
         "script",
         "seen",
@@ -212,6 +218,9 @@ class LedgerClient:
         self.last_loop_batcher: Any = None
         # Who stands in the ledger's queue, who sleeps until a promised slot, and what is held under a lease.
         self.standing: dict[int, Acquire] = {}
+        # When the keeper polls for the waiters; and which of them were not asked after yet, this time around.
+        self.poll_at = UNPLANNED
+        self.rota: list[int] = []
         self.sleepers: set[Acquire] = set()
         self.leases: dict[Any, Any] = {}
         self.visited = 0
@@ -429,10 +438,31 @@ class LedgerClient:
         # Who stands may be served now, or is to know for how long not.
         self.visited = 0
 
-    def stand(self, acquire: Acquire) -> None:
-        """Remember who stands in the ledger's queue, and have it looked after."""
+    def stand(self, acquire: Acquire, poll_at: int) -> None:
+        """Remember a waiter in the ledger's queue, and have it looked after."""
         self.standing[acquire.ticket] = acquire
         self.registry.engine.wait_for(acquire)
+        if poll_at < self.poll_at:
+            self.registry.engine.worker.plan_poll(self, poll_at)
+
+    def some_waiters(self) -> list[Acquire]:
+        """Whom a poll asks after: the oldest, as they are served first, and some of the others in turn."""
+        standing = self.standing
+        try:
+            some = list(islice(standing.values(), OLDEST))
+        except RuntimeError:  # another thread came or went meanwhile
+            some = list(standing.values())[:OLDEST]
+        if len(some) == OLDEST:
+            known = {acquire.ticket for acquire in some}
+            rota = self.rota = self.rota or list(standing)
+            turn = rota[-OLDEST:]
+            del rota[-OLDEST:]
+            some += [
+                acquire
+                for acquire in map(standing.get, turn)
+                if acquire is not None and acquire.ticket not in known
+            ]
+        return some
 
     def sleep(self, acquire: Acquire) -> None:
         """Remember who sleeps until a promised slot, and learn of what may move it."""
@@ -460,7 +490,7 @@ class LedgerClient:
         """The ends that wait for a question to travel with; those of a ledger that is no more are nobody's. While it is
         found out which one it is, they wait."""
         taken = [] if taken is None else taken
-        while self.epoch and len(taken) < 64:
+        while self.epoch and len(taken) < ENDS:
             try:
                 # In one step: a signal's handler that raises between two would take the end with it.
                 taken.extend(map(deque.popleft, (self.ends,)))
@@ -676,7 +706,7 @@ class RoundTrip:
             if whole
             else "",
         )
-        registry.emit("quarantine", ledger, ticks / 1e6)
+        registry.notify("quarantine", ledger.key, ticks / 1e6)
         return numbers(protocol.QUARANTINE, ticks, whole)
 
 

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -17,7 +16,7 @@ from headway.core.ledger import Rule
 from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
 from headway.engines.redis.client.batching import leave_closed, retire
-from headway.engines.redis.client.ledger_client import COMPACT, ClockSample, LedgerClient, LimiterTerms
+from headway.engines.redis.client.ledger_client import COMPACT, ClockSample, LedgerClient, LedgerTerms
 from headway.engines.redis.cluster.pause import ClusterPause
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK
@@ -25,9 +24,9 @@ from headway.engines.redis.script.scripts import BUCKET, SPACING, WINDOW, Script
 from headway.errors import LimiterClosed
 
 if TYPE_CHECKING:
-    from headway.clock import Clock
+    from headway.engines.base import LimiterTerms, Row
     from headway.engines.redis.client.ledger_client import RoundTrip
-    from headway.engines.redis.client.requests import Acquire
+    from headway.engines.redis.client.requests import Acquire, RawRow
     from headway.engines.redis.engine import Engine
 
 registries: weakref.WeakSet[LimiterRegistry] = weakref.WeakSet()
@@ -48,40 +47,25 @@ CompactState = tuple[bytes, bytes, Any]
 """What `LedgerClient.remember` says and the names of its streams; who answered last; and the box of its letters."""
 
 
-class LimiterRegistry(LimiterTerms):
+class LimiterRegistry(LedgerTerms):
     """A limiter's part of every command."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        name: str,
-        clock: Clock,
-        text: str,
-        names: list[str | None],
-        rules: tuple[Rule, ...],
-        rules_for: Callable[[tuple[str | None, ...]], tuple[Rule, ...]] | None,
-        *,
-        timeout_ns: int,
-        on_loss: str,
-        max_quarantine_ns: int | None,
-        tell: Callable[[str, LedgerClient, float], None],
-    ) -> None:
+    def __init__(self, engine: Engine, terms: LimiterTerms) -> None:
+        clock = terms.clock
         self.engine = engine
-        self.name = name
+        self.name = terms.name
         self.clock = clock
-        self.text = text.encode()
-        self.rules = rules
-        self.rules_for = rules_for
-        self.metrics = names[0] is not None
-        self.names = names
+        self.rules_for = terms.rules_for
+        self.metrics = terms.metrics[0] is not None
+        self.names = terms.metrics
         self.drift = engine.drift
         self.sharded = engine.sharded
         self.lease_ns = engine.lease_ns
         self.lease = float(engine.lease_ns // TICK)
-        self.timeout_ns = timeout_ns
-        self.on_loss = on_loss
-        self.max_quarantine = None if max_quarantine_ns is None else max_quarantine_ns // TICK
-        self.emit = tell
+        self.timeout_ns = terms.timeout_ns
+        self.on_loss = terms.on_loss
+        self.max_quarantine = None if terms.max_quarantine_ns is None else terms.max_quarantine_ns // TICK
+        self.notify = terms.notify
         # Of each key that was used and whose ledger may still be there: the account, or what is left of it. A hand goes
         # over all that have accounts (ring), and another over all that were reduced once (shelf), whether they have an
         # account now or not. Those that were reduced while somebody still had them are strays.
@@ -96,7 +80,6 @@ class LimiterRegistry(LimiterTerms):
         self._lock = threading.RLock()
         # Who waits for a permit, whatever the key and the way to wait; and whether nobody is let in any more.
         self.waiters: set[Acquire] = set()
-        self.default_request = None
         self.closed = False
         # With metrics all ledgers share a slot, and a script can look whether the limiter is paused.
         self.pause_state = ClusterPause(self) if self.sharded and not self.metrics else None
@@ -104,7 +87,7 @@ class LimiterRegistry(LimiterTerms):
         self._wall = (0.0, 0)
         self._stretch = 1 + clock.drift_ppm / 1e6 + engine.drift_ppm / 1e6
         self._resolution = max(1, int(clock.resolution * 1e9))
-        self.declare(text, rules)
+        self.declare(terms.text, terms.rules)
         registries.add(self)
 
     def begin(self) -> None:
@@ -123,7 +106,6 @@ class LimiterRegistry(LimiterTerms):
     def close(self) -> None:
         """Let nobody in any more, and have those who wait notice it."""
         self.closed = True
-        self.default_request = None
         asks = set(self.waiters)
         for ledger in self.everybody():
             asks.update(ledger.standing.values(), ledger.sleepers)
@@ -140,7 +122,6 @@ class LimiterRegistry(LimiterTerms):
         self.rules = rules
         self.generation = float(time.time_ns() // TICK)
         self.crowded = False
-        self.default_request = None
         self._renew()
 
     def queue_up(self) -> None:
@@ -262,8 +243,6 @@ class LimiterRegistry(LimiterTerms):
             return False
         if now - ledger.seen < IDLE or now - ledger.replied_at < IDLE:
             return False
-        if self.default_request is not None and self.default_request[0] is ledger:
-            return False
         leave_closed(ledger)
         streams = retire(ledger)
         if streams is None:
@@ -277,8 +256,6 @@ class LimiterRegistry(LimiterTerms):
             self.compacted_keys.append(ledger.lookup_keys)
         self._detached.add(ledger)
         self.ledgers.pop(ledger.lookup_keys, None)
-        if self.default_request is not None and self.default_request[0] is ledger:
-            self.default_request = None  # by another thread, which has not seen that it is gone
         return True
 
     def pass_on(self, ledger: LedgerClient) -> None:
@@ -316,14 +293,15 @@ class LimiterRegistry(LimiterTerms):
         with self._lock:
             return len(self.ledgers) + len(self.compact)
 
-    def make_default_request(
-        self, ledger: LedgerClient, costs: tuple[int, ...]
-    ) -> tuple[LedgerClient, tuple[int, ...]]:
-        """Remember what most callers ask for, unless the account was forgotten or the limiter closed meanwhile."""
-        default_request = self.default_request = (ledger, costs)
-        if self.closed or self.ledgers.get(ledger.lookup_keys) is not ledger:
-            self.default_request = None
-        return default_request
+    def rows(self, ledger: LedgerClient, raw: list[RawRow]) -> list[Row]:
+        """How every rule stands, as a ledger in memory would say it; empty where the answer had no numbers."""
+        return [
+            (
+                rule.limit, int(remaining), self.stretched(wait) if wait < protocol.NEVER else 1 << 62,
+                int(reset * TICK), int(waiting), int(out), exact == 1,
+            )
+            for rule, (remaining, wait, reset, waiting, out, exact) in zip(ledger.rules, raw, strict=False)
+        ]  # fmt: skip
 
     def redis_keys(self, keys: tuple[str | None, ...]) -> tuple[bytes, ...]:
         """The Redis keys: the root, and one for each metric's ledger. All have one hash tag, so they share a slot."""
@@ -383,7 +361,7 @@ class LimiterRegistry(LimiterTerms):
         rule = acquire.ledger.rules[0]
         if not isinstance(rule, SpacingRule) or len(acquire.ledger.rules) > 1:
             return None, 0
-        wait, reserved = acquire.rows[0][1], acquire.rows[0][3]
+        wait, reserved = acquire.raw_rows[0][1], acquire.raw_rows[0][3]
         if reserved < rule.max_reserved:
             return None, 0
         return self.stretched(max(1.0, wait - rule.max_reserved * rule.step)), rule.step * TICK

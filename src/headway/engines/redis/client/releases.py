@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.client.batching import UnknownOutcome
-from headway.engines.redis.client.ledger_client import RoundTrip
+from headway.engines.redis.client.ledger_client import ENDS, RoundTrip
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import HEAD
 from headway.printable import printable
@@ -24,12 +24,12 @@ log = logging.getLogger("headway")
 
 
 class PendingRelease:
-    """One request on its way, with its number; written again when a connection fails."""
+    """Requests on their way in one command, with its number; written again when a connection fails."""
 
-    __slots__ = ("copies", "first", "number", "request", "stream", "written")
+    __slots__ = ("copies", "first", "number", "requests", "stream", "written")
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, *requests: Request) -> None:
+        self.requests = list(requests)
         # Given when it gets in line.
         self.stream = b""
         self.number = 0
@@ -41,17 +41,27 @@ class PendingRelease:
         # The queue is served by an end, so it too expects a time. One that arrives late is refused, and asked for. The
         # first may be the last words of a process that ends by `os._exit`, and nobody would say them again: it may be
         # late.
-        said, timeout_ns = [self.request.command], self.ledger.registry.timeout_ns
-        round_trip = RoundTrip(self.ledger, [self.request], said, self.stream, self.number, ident, timeout_ns)
+        said, timeout_ns = [request.command for request in self.requests], self.ledger.registry.timeout_ns
+        round_trip = RoundTrip(self.ledger, self.requests, said, self.stream, self.number, ident, timeout_ns)
         round_trip.slow = self.number == 1
         round_trip.sent = self.ledger.registry.clock.now()
         self.first = self.first or round_trip.sent
-        round_trip.epoch = self.request.epoch
+        round_trip.epoch = self.requests[0].epoch
         return self.ledger.encode(round_trip, None)
+
+    def join(self, other: PendingRelease) -> bool:
+        """Take the requests of another one along; False: that cannot be. Under the line's lock."""
+        mine, more = self.requests, other.requests
+        if self.copies or len(mine) + len(more) > ENDS:
+            return False
+        if mine[0].ledger is not more[0].ledger or mine[0].epoch != more[0].epoch:
+            return False
+        mine += more
+        return True
 
     @property
     def ledger(self) -> LedgerClient:
-        return self.request.ledger
+        return self.requests[0].ledger
 
     def new_box(self) -> ReleaseStream:
         """For the first letter of its account on a line; that of the account before it, if that one was reduced."""
@@ -81,16 +91,17 @@ class PendingRelease:
     def _again(self) -> None:
         """This copy was refused. One on another connection may still be under way, and must not be the second one that
         is applied: so if there is one, it has to be found out first what becomes of it."""
-        engine, request = self.ledger.registry.engine, self.request
-        if self.copies == 1:
+        engine = self.ledger.registry.engine
+        if self.copies > 1:
+            engine.worker.resolve_unknown(
+                UnknownOutcome(self.ledger, self.requests, self.stream, self.number, self.first)
+            )
+            return
+        for request in self.requests:
             # It may have been asked for before, with a question that failed.
             request.done = request.orphan = request.unknown = False
             request.error = None
             engine.ask_later(request)
-        else:
-            engine.worker.resolve_unknown(
-                UnknownOutcome(self.ledger, [request], self.stream, self.number, self.first)
-            )
 
 
 class ReleaseStream:

@@ -1,6 +1,6 @@
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from headway.engines.redis.client.ledger_client cimport LedgerClient, RoundTrip, LimiterTerms
+from headway.engines.redis.client.ledger_client cimport LedgerClient, RoundTrip, LedgerTerms
 
 
 # The two commands of every call, packed without the struct module. ACQUIRE is 1 and RELEASE is 2, as in script/lua/header.lua.
@@ -34,6 +34,7 @@ cdef inline bytes pack_end(double how, double ticket, tuple costs, tuple marks, 
 
 
 cdef int GRANTED, SEVERAL
+cdef long long _process
 
 
 cdef class Request:
@@ -52,11 +53,11 @@ cdef class Request:
 
 cdef class Acquire(Request):
     cdef public tuple costs, marks
-    cdef public object rows
-    cdef public long long expires, replied_at, ready, slot, ticket
+    cdef public object raw_rows, renewals
+    cdef public long long expires, process, replied_at, resume_at, slot, ticket
     cdef public double due, halted, longest, pause, quarantine, shift
     cdef public int patience, verdict
-    cdef public bint returned, stood
+    cdef public bint asleep, checked, returned, stood
 
     @cython.locals(now=cython.longlong)
     cpdef bint spendable(self) except -1
@@ -68,7 +69,7 @@ cdef class Acquire(Request):
 
     cdef got(self, RoundTrip round_trip, double delay, tuple marks)
 
-    @cython.locals(registry=LimiterTerms)
+    @cython.locals(registry=LedgerTerms)
     cpdef grant(self, double delay, tuple marks, double shift, bytes epoch, long long sent, long long received)
 
 

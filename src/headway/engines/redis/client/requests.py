@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headway.engines.redis.client.waiting import next_step
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK, numbers
 
@@ -20,6 +21,7 @@ except ImportError:
     from headway import _cython as cython
 
 if TYPE_CHECKING:
+    from headway.engines.base import Row, Step
     from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
 
 COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
@@ -27,23 +29,29 @@ COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
 # C values where this file is compiled.
 GRANTED, SEVERAL = protocol.GRANTED, protocol.SEVERAL
 
-NOTHING = numbers(protocol.POLL, 0)
+NOTHING = numbers(protocol.ECHO)
 """A command of no consequence."""
+NEVER_SAID = -float((1 << 52) + 1)
+"""A number that no other command answers with."""
+AGAIN = 1_000_000
+"""Nanoseconds between two polls for the waiters of one account, at least."""
 
 _once = threading.Lock()
+_process = os.getpid()
 
 
 def after_fork() -> None:
-    """In a forked child: a thread of its parent may have had the lock."""
-    global _once
+    """In a forked child: a thread of its parent may have had the lock, and permits taken so far are the parent's."""
+    global _once, _process
     _once = threading.Lock()
+    _process = os.getpid()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=after_fork)
 
-Row = tuple[float, float, float, float, float, float]
-"""Of one rule: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""
+RawRow = tuple[float, float, float, float, float, float]
+"""Of one rule, in ticks: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""
 
 
 def encode_batch(batch: list[Request], tickets: Iterator[int]) -> list[bytes]:
@@ -147,7 +155,7 @@ class Request:
 
 
 class Wakeup(NamedTuple):
-    """The message that somebody's turn has come, in the server's time."""
+    """The message that a waiter's turn has come, in the server's time; without marks, when to poll for it."""
 
     epoch: bytes
     now: float
@@ -160,6 +168,8 @@ class Acquire(Request):
 
     __slots__ = (
         "__weakref__",
+        "asleep",
+        "checked",
         "costs",
         "due",
         "expires",
@@ -168,17 +178,19 @@ class Acquire(Request):
         "marks",
         "patience",
         "pause",
+        "process",
         "quarantine",
-        "ready",
+        "raw_rows",
+        "renewals",
         "replied_at",
+        "resume_at",
         "returned",
-        "rows",
         "shift",
         "slot",
         "stood",
         "ticket",
         "verdict",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, ledger: LedgerClient, costs: tuple[int, ...], patience: int, longest: float = protocol.NEVER
@@ -191,20 +203,82 @@ class Acquire(Request):
         self.ticket = 0
         self.verdict = -1
         self.marks: tuple[float, ...] = ()
-        self.rows: list[Row] = []
+        self.raw_rows: list[RawRow] = []
+        self.renewals: list[Any] | None = None
         self.shift = self.due = self.quarantine = self.pause = self.halted = 0.0
-        self.slot = self.expires = self.ready = self.replied_at = 0
-        self.stood = self.returned = False
+        self.slot = self.expires = self.replied_at = self.resume_at = 0
+        self.stood = self.returned = self.asleep = self.checked = False
+        self.process = _process
+
+    # -- what the front end sees (`base.Decision`) -------------------------------------------------------
+
+    @property
+    def rules(self) -> tuple[Any, ...]:
+        return self.ledger.rules
+
+    @property
+    def held(self) -> bool:
+        return self.ledger.held
+
+    @property
+    def revoked(self) -> bool:
+        return self.void
 
     def spendable(self) -> bool:
-        """Whether it is there now: not denied, not for later, and not for so long ago that it is another's by now."""
+        """Whether the permit may be spent now: it is not for later, and the answer was not so late that it expired."""
         if self.verdict != GRANTED or self.slot > self.replied_at:
             return False
-        now = self.ledger.registry.clock.now()
-        if now <= self.expires:
-            return True
-        self.replied_at = now
-        return False
+        return self.ledger.registry.clock.now() <= self.expires
+
+    def next_step(self) -> Step:
+        return next_step(self)
+
+    def wait_ns(self) -> int:
+        return max(0, self.slot + self.ledger.moved(self) - self.ledger.registry.clock.now())
+
+    def expires_in_ns(self) -> int:
+        until = self.expires + self.ledger.moved(self)
+        if self.renewals:
+            until = min(0 if renewal.lost else renewal.until for renewal in self.renewals)
+        return until - self.ledger.registry.clock.now()
+
+    def flight_ns(self) -> int:
+        return max(0, self.ledger.registry.clock.now() - self.slot)
+
+    def reserve_again_ns(self) -> int | None:
+        return self.ledger.registry.backoff(self)[0]
+
+    def rows(self) -> list[Row]:
+        return self.ledger.registry.rows(self.ledger, self.raw_rows)
+
+    def reason(self) -> str:
+        if self.quarantine > 0:
+            return "quarantine"
+        return "paused" if self.pause > 0 else "limit"
+
+    def in_doubt(self) -> float:
+        return max(0.0, -self.quarantine) * TICK / 1e9
+
+    def drop(self) -> None:
+        # Nothing is sent from a finalizer: a window's permit comes back when its transit is over, and the background
+        # worker releases leases that were dropped.
+        for renewal in self.renewals or ():
+            renewal.dropped = True
+
+    # -- waiting -----------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        """Sleep until a promised slot, and be told of what may move it."""
+        self.asleep = True
+        self.ledger.sleep(self)
+
+    def wake_up(self) -> None:
+        """It does not sleep any more."""
+        if self.asleep:
+            self.asleep = False
+            self.ledger.sleepers.discard(self)
+
+    # -- what the ledger says ----------------------------------------------------------------------------
 
     def said(self, times: int) -> bytes:
         """The command, for so many who want the same."""
@@ -238,7 +312,7 @@ class Acquire(Request):
             return position + 2
         if verdict == protocol.DENIED:
             self.shift, self.halted = round_trip.shift, round_trip.held_up_until()
-            self.rows, position = rows_of(said, position + 1, width)
+            self.raw_rows, position = rows_of(said, position + 1, width)
             return position
         return position + 1
 
@@ -253,15 +327,16 @@ class Acquire(Request):
             self.give_back()
 
     def stands(self, round_trip: RoundTrip, wait: float) -> None:
-        """It stands in the ledger's queue, and can be expected to be called after `wait`."""
+        """It stands in the ledger's queue, which is to be polled after `wait`."""
         ledger = self.ledger
         self.stood = True
-        self.ready = round_trip.received + ledger.registry.stretched(wait)
+        if ledger.standing.get(self.ticket) is self:
+            return
+        self.epoch = round_trip.reply_epoch
         if self.orphan:
             ledger.post(Withdraw(self))
-        elif ledger.standing.get(self.ticket) is not self:
-            self.epoch = round_trip.reply_epoch
-            ledger.stand(self)
+        else:
+            ledger.stand(self, round_trip.received + ledger.registry.stretched(wait))
             if self.orphan:
                 self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
 
@@ -316,7 +391,7 @@ class Acquire(Request):
         """Nobody waits for it any more, whatever has become of it."""
         self.orphan = True
         ledger = self.ledger
-        ledger.sleepers.discard(self)
+        self.wake_up()
         if self.verdict == protocol.GRANTED:
             if self.void:
                 ledger.registry.engine.flush(
@@ -326,6 +401,11 @@ class Acquire(Request):
                 self.give_back()
         elif ledger.standing.pop(self.ticket, None) is not None:
             ledger.post(Withdraw(self))
+
+
+def taken_here(acquire: Acquire) -> bool:
+    """Whether this process took the permit. What a forked child does with its copy of a permit releases nothing."""
+    return acquire.process == _process
 
 
 class Release(Request):
@@ -373,23 +453,26 @@ class Withdraw(Request):
 
 
 class PollQueue(Request):
-    """What has become of those who stand; also a sign of life, and a look at pauses and losses."""
+    """What has become of waiters; also a sign of life, and a look at pauses and losses. It asks after some of them, and
+    serves all: the rest is called by messages, or is among the oldest next time."""
 
     __slots__ = ("asks",)
 
     def __init__(self, ledger: LedgerClient) -> None:
-        self.asks = list(ledger.standing.values())
+        self.asks = ledger.some_waiters()
         Request.__init__(
             self, ledger, numbers(protocol.POLL, len(self.asks), *[acquire.ticket for acquire in self.asks])
         )
 
     def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
         self.done = True
+        missed = False
         for acquire in self.asks:
             verdict = said[position]
             if verdict == protocol.GRANTED:
                 end = position + 2 + 2 * len(acquire.costs)
                 epoch, sent, received = round_trip.reply_epoch, round_trip.since, round_trip.received
+                missed = True
                 acquire.called(said[position + 1], said[position + 2 : end], epoch, sent, received)
                 if (acquire.orphan or acquire.void) and acquire.verdict == protocol.STANDING:
                     # It gave its place back or asked anew, but not before it was called: what it was given is with us,
@@ -400,39 +483,38 @@ class PollQueue(Request):
                     acquire.give_back()
                 position = end
             elif verdict == protocol.STANDING:
-                before = acquire.ready
-                acquire.ready = round_trip.received + self.ledger.registry.stretched(said[position + 1])
-                if acquire.ready < before:
-                    acquire.wake()  # it sleeps until the time that it knew
-                position += 2
+                position += 1
             else:
                 position += 1
                 # Not there and not granted, unless the listener was faster: it has to ask again.
                 if self.ledger.standing.pop(acquire.ticket, None) is not None:
                     acquire.void = True
                     acquire.wake()
-        return position
+        ledger = self.ledger
+        if ledger.standing:
+            # If messages were missed, those who are the oldest now may have been granted theirs, too.
+            wait = 0 if missed else max(AGAIN, ledger.registry.stretched(said[position]))
+            ledger.registry.engine.worker.plan_poll(ledger, round_trip.received + wait)
+        return position + 1
 
 
 class OutcomeProbe(Request):
     """Of no consequence itself, under the number of a command whose answer was lost: that comes, or one of its own.
 
-    Not every command has something to say (ends have not), so an empty answer would not tell. It asks after tickets
-    that nobody has, and hears as many zeros: one more than the batch asked after, as those may be gone, too.
+    Not every command has something to say (ends have not), so an empty answer would not tell: its own is a number that
+    no other command says.
     """
 
-    __slots__ = ("batch", "own")
+    __slots__ = ("batch",)
 
     def __init__(self, ledger: LedgerClient, batch: list[Request]) -> None:
-        tickets = 1 + sum(len(request.asks) for request in batch if isinstance(request, PollQueue))
-        Request.__init__(self, ledger, numbers(protocol.POLL, tickets, *(0,) * tickets))
+        Request.__init__(self, ledger, numbers(protocol.ECHO, NEVER_SAID))
         self.batch = batch
-        self.own = (0.0,) * tickets
 
     def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
         self.done = True
         for request in self.batch:
-            if said != self.own:
+            if said != (NEVER_SAID,):
                 position = request.apply_reply(round_trip, said, position)
             else:
                 request.unheard()
@@ -460,21 +542,30 @@ class Renew(Request):
 class Peek(Request):
     """How things stand."""
 
-    __slots__ = ("quarantine", "rows", "width")
+    __slots__ = ("quarantine", "raw_rows", "width")
 
     def __init__(self, ledger: LedgerClient, costs: tuple[int, ...]) -> None:
         Request.__init__(self, ledger, numbers(protocol.PEEK, *costs))
         self.width = len(costs)
-        self.rows: list[Row] = []
+        self.raw_rows: list[RawRow] = []
         self.quarantine = 0.0
 
     def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
         self.done = True
         self.quarantine = round_trip.quarantine
-        self.rows, position = rows_of(said, position, self.width)
+        self.raw_rows, position = rows_of(said, position, self.width)
         return position
 
+    def rows(self) -> list[Row]:
+        return self.ledger.registry.rows(self.ledger, self.raw_rows)
 
-def rows_of(said: tuple[float, ...], position: int, width: int) -> tuple[list[Row], int]:
+    def reason(self) -> str:
+        return "quarantine" if self.quarantine > 0 else "limit"
+
+    def in_doubt(self) -> float:
+        return max(0.0, -self.quarantine) * TICK / 1e9
+
+
+def rows_of(said: tuple[float, ...], position: int, width: int) -> tuple[list[RawRow], int]:
     end = position + 6 * width
     return [said[at : at + 6] for at in range(position, end, 6)], end  # type: ignore[misc]

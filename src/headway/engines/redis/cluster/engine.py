@@ -1,22 +1,22 @@
 """`redis+cluster://`: ledgers spread over nodes, each where the slot of its root key says.
 
-All keys of an account have one hash tag, so an account is on one node; which one, the nodes know. The naive client
-asks for the map first, which is a call that somebody has to wait for, and that blocks an event loop. Here nobody
-waits for a map: an account whose slot is not known yet is asked for at any node, and the answer `MOVED 3999
-host:port` says where it is. That is one more round trip, once; a thread reads the whole map meanwhile. Whatever else
-happens to a cluster comes down to the same two things: a wrong answer corrects the map, and a node that cannot be
-reached is struck from it.
+All keys of a ledger have one hash tag, so a ledger is on one node; the nodes know which. The naive client reads the
+map of slots first: a call that blocks the first caller, and with it an event loop. Here no caller waits for the map.
+A command for a ledger whose slot is not known yet goes to any node, and the reply `MOVED 3999 host:port` says where
+the ledger is. That is one more round trip, once; a thread reads the whole map meanwhile. All other changes of a
+cluster come down to the same two rules: a redirection corrects the map, and a node that cannot be reached is removed
+from it.
 
     MOVED       the slot is there now: note it, go there
-    ASK         this key is there already, its slot will follow: go there this once, and say ASKING first
-    TRYAGAIN    some keys of the ledger are here and some there: nothing can be decided until all have arrived, so it is
-                asked again until then, after longer and longer pauses
-    non local   the same, noticed in the midst of a script, when it looked for a list: it may have changed others
-                before, so nothing of the ledger can be believed
-    unreachable forget that it has any slots; whoever was promoted in its place is named by the others
+    ASK         this key is there already, its slot will follow: go there this once, and send ASKING first
+    TRYAGAIN    some keys of the ledger are here and some there: nothing can be decided until all have migrated, so the
+                command is retried until then, after longer and longer pauses
+    non local   the same, noticed in the middle of a script, when it read a list: it may have changed other keys
+                before, so the ledger cannot be trusted
+    unreachable forget that the node has any slots; the other nodes name the replica that was promoted in its place
 
-A ledger that was moved is served by another server than before, so its first caller puts it in quarantine, as after a
-failover: what the old node granted while it was cut off cannot be known.
+A ledger that was moved is served by another server than before, so the first command there puts it in quarantine, as
+after a failover: what the old node granted while it was cut off cannot be known.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ClusterEngine(Engine):
         self._nodes = {node.name: node for node in self._seeds}
         self._slots: list[Node | None] = [None] * SLOTS
         self._reading = False
-        # Who is asked about slots that nobody knows: another one after each failure.
+        # The first node is used for slots that are not in the map; each failure moves on to another.
         self._guide: deque[Node] = deque(self._seeds)
 
     def reset(self) -> None:
@@ -79,12 +79,12 @@ class ClusterEngine(Engine):
         return node
 
     def pools(self) -> list[ServerPool]:
-        """All nodes that are known; first the one that is asked about what is not known."""
+        """All nodes that are known; first the one that is used for unknown slots."""
         guide = self._guide[0]
         return [guide, *[node for node in list(self._nodes.values()) if node is not guide]]
 
     def primaries(self) -> list[ServerPool]:
-        """The nodes that have the ledgers, for who wants to see all of them; reads the map first, and blocks for it."""
+        """The nodes that have the ledgers, to read all of them; reads the map first, and blocks for it."""
         self._read_map()
         return list(dict.fromkeys(node for node in self._slots if node is not None)) or self.pools()
 
@@ -110,7 +110,7 @@ class ClusterEngine(Engine):
 
     def _node(self, name: str, said_by: ServerPool) -> Node:
         host, _, port = name.rpartition(":")
-        # Without a name: at the same host as the one who says so.
+        # Without a host: the same host as the node that sent the redirection.
         host = host or said_by.way.options.get("host", "localhost")
         name = f"{host}:{port}"
         node = self._nodes.get(name)
@@ -119,7 +119,7 @@ class ClusterEngine(Engine):
         return node
 
     def on_unreachable(self, pool: ServerPool, error: BaseException) -> bool:  # noqa: ARG002
-        """A node cannot be reached: another may know who took its place. Not if that was tried just now."""
+        """A node cannot be reached: another may know its replacement. Not if that was tried just now."""
         now = time.monotonic()
         fresh = isinstance(pool, Node) and now - pool.failed > self.timeout
         if isinstance(pool, Node):
@@ -140,7 +140,7 @@ class ClusterEngine(Engine):
             self._reading = True
         try:
             threading.Thread(target=self._read_map, name="headway cluster map", daemon=True).start()
-        except RuntimeError as error:  # no more threads: whoever asks is told where to go all the same
+        except RuntimeError as error:  # no more threads: redirections still tell each caller where to go
             self._reading = False
             self.log_once(error)
 
@@ -157,7 +157,7 @@ class ClusterEngine(Engine):
         except Exception:
             log.exception("the map of %s could not be read", self.address)
         finally:
-            # Not more often than this: a cluster that changes is asked by everybody.
+            # Not more often than this: while a cluster changes, every caller wants the map.
             time.sleep(0.1)
             self._reading = False
 
@@ -195,18 +195,18 @@ class Node(ServerPool):
 
 
 class NodeReleaseSender(ReleaseSender):
-    """Letters to a node. If it cannot be reached, they go to whoever has their ledgers now, in their order."""
+    """Releases to a node. If it cannot be reached, they go to the nodes that have their ledgers now, in their order."""
 
     def flush(self) -> None:
         ReleaseSender.flush(self)
         if self.wire is None and self.unheard:
-            self.pool.engine.on_unreachable(self.pool, ConnectionError("letters cannot be delivered"))
+            self.pool.engine.on_unreachable(self.pool, ConnectionError("releases cannot be delivered"))
             self.forward()
 
     def forward(self) -> None:
         with self.lock, self.order:
             if self.wire is not None:
-                return  # somebody has found a connection meanwhile, and has written them
+                return  # another thread has connected meanwhile, and has written them
             self._begin_streams()
             releases = list(self.unheard)
             self.unheard.clear()
@@ -215,7 +215,7 @@ class NodeReleaseSender(ReleaseSender):
 
 
 class AskingPool(ServerPool):
-    """A node to which a ledger is on its way: every command has to say that one was sent here."""
+    """A node to which a ledger migrates: ASKING comes before every command."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -243,10 +243,10 @@ class AskingPool(ServerPool):
 
 
 class AskingConnection(Connection):
-    """A thread's connection that says ASKING before each command."""
+    """A thread's connection that sends ASKING before each command."""
 
     def __init__(self, connection: Connection) -> None:
-        # Not made anew: the same connection in another manner.
+        # No new connection: it wraps an existing one.
         self.wire = connection
         self.connection, self.socket, self.reader, self.room, self.ident = (
             connection.connection, connection.socket, connection.reader, connection.room, connection.ident,
@@ -258,7 +258,7 @@ class AskingConnection(Connection):
         return whole(self.read())
 
     def limit(self, left_ns: int) -> None:
-        self.wire.limit(left_ns)  # it is that one which is put back
+        self.wire.limit(left_ns)  # the wrapped connection is the one that is put back
 
 
 class AskingLoopConnection:
@@ -269,7 +269,7 @@ class AskingLoopConnection:
         self.ident = connection.ident
 
     async def call(self, payload: bytes, deadline: float) -> Any:
-        # Its answer is OK, or the connection fails and the next one says so.
+        # Its reply is OK, or the connection fails and the next command fails too.
         self.wire.call(ASKING, deadline)
         return whole(await self.wire.call(payload, deadline))
 
@@ -278,8 +278,9 @@ class AskingLoopConnection:
 
 
 def whole(answer: Any) -> Any:
-    """What a node answers to which a ledger is on its way. A ledger that it has been sent may still lack its lists, and
-    one that it made instead would be in their way: it is asked again when all have arrived."""
+    """The reply of a node to which a ledger migrates. A ledger that has arrived may still lack its lists, and a fresh
+    one
+    would be in their way: the command is retried when all keys have arrived."""
     missing = isinstance(answer, Exception) and any(text in str(answer) for text in PARTS_ARE_MISSING)
     sent = type(answer) is bytes and len(answer) >= HEAD.size and HEAD.unpack_from(answer)[0] in (LOST, MOVED)
     return ReplyError("TRYAGAIN the ledger is on its way") if missing or sent else answer

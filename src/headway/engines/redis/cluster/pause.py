@@ -1,15 +1,15 @@
-"""A pause of the whole limiter, where its keys are kept elsewhere than its own ledger: in a cluster.
+"""A pause of the whole limiter, where the ledgers of keys are on other nodes than its own: in a cluster.
 
-On one server the script that decides for a key looks whether the limiter is paused. In a cluster the limiter's own
-ledger lies in another slot, mostly on another node, and no script can look there. So the process looks, and says with
-every command for how long everybody is still held up; the script goes on as if it had looked itself.
+On one server the script that decides for a key checks whether the limiter is paused. In a cluster the limiter's own
+ledger is in another slot, mostly on another node, and no script can read it. So the process reads it, and sends with
+every command how long the pause still is; the script goes on as if it had read that itself.
 
-    before the first call of a key      one question to the limiter's own ledger, which waits for nobody after that
-    when somebody pauses                the news, which are carried to every node, and the same question
-    for as long as keys are used        the same question three times in a lease: news may get lost
+    before the first call of a key      one query to the limiter's own ledger
+    when a process pauses               the news, which are carried to every node, and the same query
+    for as long as keys are used        the same query three times in a lease: news may get lost
 
-The question changes nothing, not even that the ledger exists. If it is not answered, what was known last is true:
-keys whose nodes are well do not wait for another node.
+The query changes nothing; it does not even create the ledger. If it is not answered, what was known last counts: keys
+on healthy nodes do not wait for another node.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 4
 UNUSED = 6
-"""Visits without a call in between after which nobody asks any more: two leases."""
+"""Visits without a call in between after which the queries stop: two leases."""
 
 FAILURES = (HeadwayError, *CONNECTION_ERRORS)
-"""What is said of, and not waited for."""
+"""What is logged, and does not stop a call."""
 
 Inquiry = Generator[tuple["ServerPool", bytes], Any, None]
 
@@ -67,26 +67,26 @@ class ClusterPause:
         self.keys = registry.redis_keys((None,))
         # On our clock; 0: it is not.
         self.until = 0
-        # As the ledger says it, on its server's clock: by that a pause is known from another.
+        # As the ledger has it, on its server's clock: that tells one pause from another.
         self._ends = self._seq = 0.0
         self._epoch = b""
         self.begin()
 
     def begin(self) -> None:
-        """Nobody asks; so it is in a forked child."""
-        # Whether the keeper asks, and whether keys were used since it did.
+        """Without queries; this is also the state in a forked child."""
+        # Whether the background worker sends queries, and whether keys were used since the last one.
         self.known = self.used = False
         self.idle = self.visited = 0
 
     # -- what is known -----------------------------------------------------------------------------------
 
     def left(self, now: int) -> bytes:
-        """For how long everybody is held up, as a script reads it; empty if nobody is."""
+        """How long the pause still is, as a script reads it; empty if there is none."""
         ticks = -(-(self.until - now) // 1000)
         return numbers(ticks) if self.until and ticks > 0 else b""
 
     def learn(self, epoch: bytes, seq: float, now: float, pause: float, received: int) -> None:
-        """The ledger's own word: it was paused for so long at `now` on its server's clock."""
+        """From the ledger itself: it was paused for so long at `now` on its server's clock."""
         if epoch == self._epoch and seq < self._seq:
             return  # from before what is known already
         self._epoch, self._seq = epoch, seq
@@ -101,7 +101,7 @@ class ClusterPause:
                 ledger.on_pause(lifted)
         self.registry.engine.worker.wake()
 
-    # -- the question ------------------------------------------------------------------------------------
+    # -- the query ---------------------------------------------------------------------------------------
 
     def query(self) -> None:
         """From a thread."""
@@ -170,12 +170,12 @@ class ClusterPause:
             self.learn(meta.epoch, meta.seq, now, max(0.0, meta.paused - now), registry.clock.now())
 
     def follow(self) -> None:
-        """From now on the keeper asks."""
+        """From now on the background worker sends queries."""
         self.idle = 0
         self.known = True
         self.registry.engine.follow(self)
 
-    # -- the lanes of keys -------------------------------------------------------------------------------
+    # -- the batchers of keys ----------------------------------------------------------------------------
 
     def new_thread_batcher(self, ledger: LedgerClient) -> ThreadBatcher:
         return PauseAwareThreadBatcher(ledger, self)
@@ -185,7 +185,7 @@ class ClusterPause:
 
 
 class PauseAwareThreadBatcher(ThreadBatcher):
-    """Before the first question: whether the limiter is paused."""
+    """Before the first request it finds out whether the limiter is paused."""
 
     __slots__ = ("pause_state",)
 
@@ -239,7 +239,7 @@ class PauseAwareLoopBatcher(LoopBatcher):
 
 
 class Pause(Request):
-    """A pause that this process calls for: it is the first to know."""
+    """A pause that this process makes: it is the first to know."""
 
     __slots__ = ()
 

@@ -1,13 +1,13 @@
-"""Listening in a cluster: to the calls of each ledger, on the node that has it.
+"""Pub/sub in a cluster: the wake-ups of each ledger, on the node that has it.
 
 A message that is published in a cluster is carried to every node, which would make a cluster slower the larger it is.
-So a call goes to a *sharded* channel, `<root>:wake:<process>`, that lives in the slot of its ledger, and the process
-listens to it on that slot's node for as long as somebody stands in that ledger's queue (and a little longer: mostly
-somebody will again). Only the news are published plainly, since they are rare and concern everybody.
+So a wake-up goes to a *sharded* channel, `<root>:wake:<process>`, that is in the slot of its ledger. The process
+listens to it on that slot's node for as long as it has a waiter in that ledger's queue (and a little longer: mostly
+another will follow). Only news are published plainly, since they are rare and concern every process.
 
-A channel follows its slot. When that moves, the old node ends the subscription; when a node dies, its channels are
-asked for again wherever they are now. What was said meanwhile is not lost: after each confirmation the ledger is
-asked.
+A channel follows its slot. When the slot moves, the old node ends the subscription; when a node dies, its channels are
+subscribed to again wherever they are now. Messages sent meanwhile are not missed: after each confirmation the ledger is
+polled.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 AGAIN = 0.2
 """Seconds until a node that could not be reached is tried again."""
 LINGER = 5.0
-"""Seconds for which a channel is kept after nobody waits on it any more."""
+"""Seconds for which a channel is kept after its last waiter has gone."""
 
 
 class ShardedSubscription(Subscription):
-    """The channels of this process in a cluster: one for each ledger in whose queue somebody stands."""
+    """The channels of this process in a cluster: one for each ledger in whose queue it has waiters."""
 
     def __init__(self, engine: Engine) -> None:
         Subscription.__init__(self, engine)
         self.pubsubs: dict[ServerPool, PubSubConnection] = {}
-        # Two limiters of one name are two accounts with one channel.
+        # Two limiters of one name are two ledger clients with one channel.
         self.followed: dict[LedgerClient, bytes] = {}
         self.ledgers: dict[bytes, set[LedgerClient]] = {}
-        # Where each channel is listened to, and since when nobody needs it.
+        # On which connection each channel is, and since when it has no waiters.
         self.where: dict[bytes, PubSubConnection] = {}
         self.unused: dict[bytes, float] = {}
         self.wanted: deque[LedgerClient] = deque()
@@ -88,7 +88,7 @@ class ShardedSubscription(Subscription):
         self.flush()
 
     def flush(self) -> None:
-        """Listen where it is wanted, and not where nobody waits any more."""
+        """Subscribe to the channels that have waiters, and end those that have none any more."""
         now = time.monotonic()
         while self.wanted:
             ledger = self.wanted.popleft()
@@ -152,7 +152,7 @@ class ShardedSubscription(Subscription):
             if any(ledger.standing for ledger in ledgers):
                 self.unused.pop(channel, None)
             elif now - self.unused.setdefault(channel, now) > LINGER:
-                # Whoever begins to stand now either sees that it is not followed any more, or is seen here.
+                # A waiter that comes now either finds that the channel is not followed any more, or is seen here.
                 for ledger in ledgers:
                     self.followed.pop(ledger, None)
                 if any(ledger.standing for ledger in ledgers):
@@ -165,7 +165,7 @@ class ShardedSubscription(Subscription):
                         pubsub.send(b"SUNSUBSCRIBE", channel)
 
     def lost(self, pubsub: PubSubConnection, error: Exception) -> None:
-        """A connection has ended: its channels are asked for again, wherever they are now."""
+        """A connection has ended: subscribe to its channels again, wherever they are now."""
         with contextlib.suppress(KeyError, ValueError):
             self.selector.unregister(pubsub)
         pubsub.close()
@@ -185,7 +185,7 @@ class ShardedSubscription(Subscription):
         self.retry_later.append((time.monotonic() + delay, channel))
 
     def refused(self, pubsub: PubSubConnection, error: Exception) -> None:
-        """Mostly as the slot has moved."""
+        """Mostly because the slot has moved."""
         channel = pubsub.expected.popleft() if pubsub.expected else b""
         ledger = next(iter(self.ledgers.get(channel, ())), None)
         if ledger is not None:
@@ -193,7 +193,7 @@ class ShardedSubscription(Subscription):
             self.again(channel, 0 if moved is not None and str(error).startswith("MOVED") else AGAIN)
 
     def confirmed(self, channel: bytes) -> None:
-        """What was said before we could hear it is asked for."""
+        """Poll for what was published before the subscription was there."""
         if channel == self.engine.news:
             self.engine.worker.visit_all()
         for ledger in self.ledgers.get(channel, ()):
@@ -201,6 +201,6 @@ class ShardedSubscription(Subscription):
             self.engine.worker.wake()
 
     def ended(self, pubsub: PubSubConnection, channel: bytes) -> None:
-        """The slot went to another node, if it was not we who wanted it to end."""
+        """The slot went to another node, unless this process ended the subscription itself."""
         if self.where.get(channel) is pubsub:
             self.again(channel, 0)

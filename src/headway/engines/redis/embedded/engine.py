@@ -1,8 +1,7 @@
 """`embedded://DIR`: an engine whose server this process may have to start, and shares with others on the machine.
 
-How a server is started, shared, found again and ended is told in `embedded.py`; here it is an engine's. Starting
-takes its time, so that the first call waits for it as long as it takes, and only after that within `engine_timeout`.
-
+`server.py` says how a server is started, shared, found again and ended; this is the engine around it. Starting a server
+takes time: the first call waits for as long as that takes, and only then within `engine_timeout`.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ class EmbeddedEngine(Engine):
         return [Connector(*connections_of("unix"), {"path": self.tenancy.socket_path})]
 
     def prepare(self) -> None:
-        """Be a user of a server that lives."""
+        """Become a user of a running server."""
         if self.worker.stopped:
             raise Unreachable("it was closed")
         if not self._moved_in:
             self.tenancy.open(START)
             self._moved_in = True
-            if self.worker.stopped:  # nobody would leave
+            if self.worker.stopped:  # closed meanwhile: no close would follow
                 self.close()  # type: ignore[unreachable] # by another thread
                 raise Unreachable("it was closed")
         elif not self.tenancy.on_unreachable(self.timeout):

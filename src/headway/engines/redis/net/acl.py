@@ -1,8 +1,8 @@
 """What a server's ACL has to allow: just the commands that are sent, and those that the scripts call.
 
-The list is read from the scripts themselves, so that it cannot be out of date. `INFO` and `CONFIG GET` are asked for
-and not needed: without INFO a restart or a failover is noticed only by what is missing afterwards, without CONFIG
-nobody warns of settings that break a promise.
+The list is read from the scripts themselves, so that it cannot be out of date. `INFO` and `CONFIG GET` are sent but
+not needed: without INFO a restart or a failover is noticed only by what is missing afterwards, and without CONFIG
+there is no warning of settings that break a promise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ USEFUL = {"config|get", "info"}
 def acl_line(
     user: str, password: str, *, namespace: str = "headway", cluster: bool = False, db: bool = False
 ) -> str:
-    """The command that makes a user who can do what headway does, and nothing else.
+    """The command that makes a server user with the rights that headway needs, and no others.
 
     >>> acl_line("limits", "secret", namespace="shop")[:66]
     'ACL SETUSER limits on >secret ~shop:* &shop:* -@all +config|get +d'

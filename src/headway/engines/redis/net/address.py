@@ -5,14 +5,15 @@
     redis+sentinel://[user:password@]host:port,host:port/service[/db]   rediss+sentinel:// with TLS
     redis+cluster://[user:password@]host:port,host:port                 rediss+cluster:// with TLS
     embedded:///absolute/directory                                      embedded://relative/directory
+    valkey in place of redis, in each of them
 
-Options of ours are part of the query and are taken out before redis-py sees it: `namespace`, `lease` (seconds),
-`drift_ppm` of the server's clock, `strict`; with sentinels also `sentinel_username` and `sentinel_password`, which
-are theirs and not the server's. Everything else must be something that a connection of redis-py knows, such as
-`ssl_ca_certs`.
+Options of headway are part of the query and are removed before redis-py sees it: `namespace`, `lease` (seconds),
+`drift_ppm` of the server's clock, `strict`; with sentinels also `sentinel_username` and `sentinel_password`, the
+login of the sentinels and not of the server. Every other option must be one that a connection of redis-py knows, such
+as `ssl_ca_certs`.
 
-A password may stand in a URI, and a URI that is wrong may have it in any part (one with an unescaped slash ends up in
-the path). So what is shown of an address is what follows its last @, up to the query; and no error repeats the rest.
+A URI may contain a password, and a wrong URI may have it in any part (a password with an unescaped slash ends up in the
+path). So what is shown of an address is what follows its last @, up to the query; and no error repeats the rest.
 Where a # or ? comes before that @, the parts cannot be told apart: nothing is shown, and the URI is refused. Without
 any @, what follows a colon is shown only where it can be a port: in `redis://:secret` the @ was forgotten.
 """
@@ -26,15 +27,9 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, unquote_plus, urlencode, urlsplit
 
 from headway.core.durations import to_ns
+from headway.engines.uri import KNOWN, public, scheme_of
 from headway.errors import InvalidArgument
-from headway.printable import printable
 
-SCHEMES = (
-    "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "embedded",
-)  # fmt: skip
-SHARED = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-HOST = r"(?:\[[^][@/]*\]|[^][:@/]*)(?::\d{1,5})?"
-HOSTS = re.compile(f"{HOST}(?:,{HOST})*")
 DEFAULT_LEASE = 5.0
 DRIFT_PPM = 1000.0
 """Wall clocks are slewed by up to 500 ppm, and crystals err."""
@@ -45,9 +40,9 @@ class Address:
     """Where an engine is, and how it is to be used."""
 
     uri: str = field(repr=False)
-    """As redis-py would read it; with secrets."""
+    """As redis-py reads it; with secrets."""
     public: str
-    """As anybody may read it."""
+    """For logs and errors: without secrets."""
     kind: str
     """One of "server", "sentinel", "cluster" and "embedded"."""
     namespace: str = "headway"
@@ -78,8 +73,10 @@ def read_address(uri: str) -> Address:
     """
     shown = public(uri)
     scheme = uri.partition("://")[0]
-    if not is_shared(uri):
-        raise InvalidArgument("engine", shown, f"one of memory://, {SHARED}")
+    if scheme_of(uri) is None:
+        raise InvalidArgument("engine", shown, f"one of {KNOWN}")
+    # Valkey speaks the protocol of Redis, and redis-py knows only the names of Redis.
+    scheme = re.sub("^valkey(s?)", r"redis\1", scheme)
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -109,45 +106,6 @@ def read_address(uri: str) -> Address:
     rest = f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(theirs)}" if theirs else "")
     both = (login.get("sentinel_username"), login.get("sentinel_password"))
     return Address(rest, shown, kind, sentinel_login=both, original=uri, **ours)
-
-
-def is_shared(uri: str) -> bool:
-    """Whether it begins as the address of a shared engine does.
-
-    >>> is_shared("rediss://db"), is_shared("redis"), is_shared("memory://")
-    (True, False, False)
-    """
-    return "://" in uri and uri.partition("://")[0] in SCHEMES
-
-
-def public(uri: str) -> str:
-    """A URI without its secrets, and without characters that a terminal would obey.
-
-    >>> public("redis://:secret@db:6379/0?password=x"), public("redis://:half/secret@db")
-    ('redis://db:6379/0', 'redis://db')
-    >>> public("redis://:half#secret@db"), public("redis://db?password=half@secret")
-    ('redis://...', 'redis://...')
-    >>> public("redis://:secret"), public("redis://me:secret"), public("redis://db/secret"), public("redis:secret")
-    ('redis://...', 'redis://...', 'redis://db/...', 'redis:...')
-    """
-    scheme, colon, rest = uri.partition("://")
-    if not colon:
-        rest = scheme
-        scheme, colon = (
-            ("", "") if HOSTS.fullmatch(rest.rpartition("@")[2]) else (rest.partition(":")[0], ":")
-        )
-    before, at, after = rest.rpartition("@")
-    hosts, slash, path = after.partition("?")[0].partition("/")
-    if not scheme.startswith("unix") and "sentinel" not in scheme and not (at or path.isdigit()):
-        path = path and "..."
-    shown = f"{hosts}{slash}{path}"
-    if scheme == "embedded":
-        shown = after.partition("?")[0]
-    elif not HOSTS.fullmatch(hosts):
-        shown = "..."
-    if "#" in rest or "?" in before:
-        shown = "..."
-    return printable(scheme.rpartition("@")[2].partition(":")[0] + colon + shown)
 
 
 def check_path(parts: SplitResult, kind: str, shown: str) -> None:
@@ -249,7 +207,7 @@ def as_switch(name: str, value: Any) -> bool:
 
 
 def as_number(value: Any) -> float:
-    """What is no number is NaN, which is in no range: the error that says the range says it all."""
+    """A value that is no number becomes NaN, which is in no range, so the error about the range covers it."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,10 +1,10 @@
-"""A user's own client of redis-py: where it leads.
+"""A user's own client of redis-py, and the connectors to its servers.
 
     Limiter("100/minute", name="api", engine=redis.Redis(host="db", password=...))
 
-Of a client only the way to its servers is taken: the classes of its connections and their arguments. The connections
-themselves stay the client's, since a limiter uses its own in another manner. Plain clients, those of a `Sentinel`, and
-cluster clients are understood, for threads and for tasks alike.
+Of a client only the connectors are taken: the classes of its connections and their arguments. The connections
+themselves stay the client's, since a limiter uses its own in another manner. Plain clients, those of a `Sentinel`,
+and cluster clients are understood, for threads and for tasks alike.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_client(thing: object) -> bool:
 
 
 def connectors_of(client: Any) -> tuple[str, list[Connector]]:
-    """Which kind of address a client stands for, and its ways."""
+    """Which kind of address a client stands for, and its connectors."""
     if hasattr(client, "nodes_manager"):
         return "cluster", _cluster(client)
     pool = getattr(client, "connection_pool", None)
@@ -68,12 +68,12 @@ def _cluster(client: Any) -> list[Connector]:
 
 
 def _way(kind: type, options: dict[str, Any]) -> Connector:
-    """A way from one class of connections: the twin for the other colour is that of redis-py."""
+    """A connector from one class of connections; redis-py has the class for the other form (threads or tasks)."""
     arguments = arguments_of(kind)
     name = "tls" if "ssl_ca_certs" in arguments else "unix" if "path" in arguments else "tcp"
     sync, tasks = connections_of(name)
-    # A class of the user's own is kept on its side, with what it alone knows; one that asks sentinels is not, as a
-    # way does that by itself.
+    # A connection class of the user's own is kept, with the arguments that only it has; one that asks sentinels is not,
+    # as the connector does that by itself.
     own = arguments_of(kind) - arguments_of(sync) - arguments_of(tasks)
     if issubclass(kind, sync) and "Sentinel" not in kind.__name__:
         sync = kind

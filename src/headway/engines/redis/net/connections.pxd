@@ -10,9 +10,10 @@ cdef class Connection:
 
 
 cdef class LoopConnection:
-    cdef public object broken, connection, loop, pending, pool, transport
-    cdef object _end, _timer, _writer
+    cdef public object backlog, broken, connection, loop, pending, pool, transport
+    cdef object _end, _late, _timer, _writer
     cdef public bytes ident
     cdef double _due
+    cdef public double made_by
 
     cpdef send(self, bytes payload, hearer, double deadline)

@@ -1,13 +1,12 @@
-"""Connections, held and used directly: one for a thread at a time, one for all tasks of a loop, one for what is only
-posted.
+"""Connections, held and used directly: one for a thread at a time, one for all tasks of a loop, one for releases.
 
-redis-py makes them (addresses, TLS, passwords, Sentinel), and its parser reads the answers. But its client, which
-takes a connection from a pool and packs the arguments with every command, costs more than the server needs to
-decide; so a command is packed here and written to a connection that stays ours.
+redis-py makes them (addresses, TLS, passwords, Sentinel), and its parser reads the replies. But redis-py's client
+takes a connection from a pool and packs the arguments with every command, which costs more than the server needs to
+decide. So a command is packed here and written to a connection that this module keeps.
 
-A server's identity is asked for when a connection is made and is true as long as the connection lives: a server that
-restarts ends it, and so does one that is replaced. A server that was promoted has the history of another before it,
-so its identity names that too.
+A server's identity is read when a connection is made, and is true as long as the connection lives: a server that
+restarts or is replaced ends its connections. A server that was promoted continues the history of another, so its
+identity names that too.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from functools import partial
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
 from struct import pack
 from time import monotonic_ns
@@ -30,22 +30,29 @@ from redis.exceptions import InvalidResponse
 from redis.exceptions import ResponseError as Refused
 from redis.exceptions import TimeoutError as TooLate
 
+from headway.clock import wake
 from headway.engines.redis.script.protocol import command
 
 if TYPE_CHECKING:
     from headway.engines.redis.net.pool import ServerPool
 
 NONSENSE = (InvalidResponse, ProtocolError)
-"""What is raised when whoever answers does not speak the protocol of Redis."""
+"""What is raised when the peer does not speak the protocol of Redis."""
 CONNECTION_ERRORS = (OSError, Unconnected, TooLate, Refused, *NONSENSE)
-"""What is raised when a server cannot be reached, or will not have us: no such database, no right to it."""
+"""What is raised when a server cannot be reached, or refuses us: no such database, no right to it."""
 BUSY = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket that never waits says instead."""
+"""What a non-blocking socket raises instead of waiting."""
 
 ROOM = 16384
-"""Bytes to read an answer into; a longer one comes in parts."""
+"""Bytes of the buffer for a reply; a longer reply comes in parts."""
 NEVER = float("inf")
+STALL = 0.02
+"""Seconds by which a timer is late if the event loop was busy with something else."""
 AT_ONCE = (False,)
+MOST_PENDING = 64
+"""Commands of an event loop that are sent before the first of them is answered."""
+MOST_UNDER_WAY = 128
+"""Requests in letters that are written before the first of them is answered: the server is to have time for them."""
 
 WHO = command(b"INFO", b"server") + command(b"INFO", b"replication")
 
@@ -67,11 +74,11 @@ def new_reader() -> Any:
 
 
 def identity(server: Any, replication: Any) -> bytes:
-    """Who serves, and whose history it has; raises for one that only replicates."""
+    """The run id of the server, and the history that it continues; raises for a replica."""
     if isinstance(server, Exception) and str(server).startswith("NOAUTH"):
-        raise ConnectionError("Authentication required.")  # as redis-py says it, where it notices
+        raise ConnectionError("Authentication required.")  # the text of redis-py, where it notices
     if isinstance(server, Exception) or isinstance(replication, Exception):
-        return b"?"  # not allowed to ask: restarts and failovers are then noticed by what is missing alone
+        return b"?"  # no right to read it: restarts and failovers are then noticed by what is missing alone
     lines: list[bytes] = [line for line in (server + replication).splitlines() if b":" in line]
     facts: dict[bytes, bytes] = dict(line.split(b":", 1) for line in lines)
     if facts.get(b"role", b"master").strip() != b"master":
@@ -90,7 +97,7 @@ class Connection:
         whole = int((timeout or pool.engine.timeout) * 1e9)
         began = monotonic_ns()
         self.connection = connection = pool.connect(timeout)
-        # All that is asked before it can be used has the time of one answer. What had to be started took its own.
+        # All checks before the first use share the time of one reply. Starting a server does not count.
         self.until = (monotonic_ns() if pool.engine.slow_to_prepare else began) + whole
         try:
             self.socket = connection._sock
@@ -104,7 +111,7 @@ class Connection:
             raise
 
     def call(self, payload: bytes) -> Any:
-        """Send a command and wait for its answer; what the server calls an error is an answer too."""
+        """Send a command and wait for its reply; an error of the server is a reply too."""
         self.socket.sendall(payload)
         return self.read()
 
@@ -123,8 +130,8 @@ class Connection:
         return answer
 
     def limit(self, left_ns: int) -> None:
-        """Wait for answers no longer than this; when it is put back, it waits as long as ever."""
-        # Whether it waits for another time than the engine's.
+        """Wait for replies no longer than this; a connection that is put back has the usual time-out again."""
+        # Whether its time-out differs from the engine's.
         self.hurried = True
         self.socket.settimeout(max(0.001, left_ns / 1e9))
 
@@ -137,7 +144,7 @@ class LoopEnded(ConnectionError):
 
 
 class Reply(asyncio.Future):  # type: ignore[type-arg]
-    """An answer that somebody awaits; it must be there by `deadline` on the loop's clock."""
+    """A reply that a task awaits; it must be there by `deadline` on the loop's clock."""
 
     deadline = 0.0
 
@@ -148,13 +155,13 @@ class Reply(asyncio.Future):  # type: ignore[type-arg]
     def on_error(self, error: BaseException) -> None:
         if not self.done():
             self.set_exception(error)
-            self.exception()  # heard of, also if nobody waits for it any more
+            self.exception()  # marked as retrieved, in case no task awaits it any more
 
 
 class ReplyProtocol(asyncio.BufferedProtocol):
-    """Hears the answers of a loop's connection: straight from the transport, without a stream and a task between.
+    """Reads the replies of a loop's connection: straight from the transport, without a stream and a task between.
 
-    The room that answers are read into is kept, where a stream makes a new one of 256 KiB each time.
+    The buffer is kept, where a stream makes a new one of 256 KiB each time.
     """
 
     def __init__(self, connection: LoopConnection) -> None:
@@ -175,6 +182,8 @@ class ReplyProtocol(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.wire.broken = error
             self.wire.close()
+        if self.wire.backlog:
+            self.wire.resume()
 
     def connection_lost(self, error: BaseException | None) -> None:
         if not isinstance(error, CONNECTION_ERRORS):
@@ -184,18 +193,19 @@ class ReplyProtocol(asyncio.BufferedProtocol):
 
 
 class LoopConnection:
-    """A connection that all tasks of a loop share: answers come in the order of the commands.
+    """A connection that all tasks of a loop share: replies come in the order of the commands.
 
-    Whoever sends a command has `arrive` for its answer, `miss` for when there will be none, and a `deadline`. One timer
-    watches over all deadlines: to set and cancel one for each command would cost more than to send it.
+    The sender of a command has `on_reply` for its reply, `on_error` for when there will be none, and a `deadline`. One
+    timer watches over all deadlines: to set and cancel a timer for each command would cost more than to send it.
 
-    The connection is to be closed before its loop is, and nobody says when that will be. A task would be told (it is
-    cancelled), but too early: others clean up then, and may ask for something. So it is an asynchronous generator that
-    waits for the end: `asyncio.run` closes those that are left when all tasks are done.
+    The connection must be closed before its loop, and asyncio has no hook for that moment. A task would be cancelled,
+    but too early: other tasks clean up then, and may make requests. So an asynchronous generator waits for the end:
+    `asyncio.run` closes the generators that are left when all tasks are done.
     """
 
     __slots__ = (
-        "_due", "_end", "_timer", "_writer", "broken", "connection", "ident", "loop", "pending", "pool", "transport",
+        "_due", "_end", "_late", "_timer", "_writer", "backlog", "broken", "connection", "ident", "loop", "made_by",
+        "pending", "pool", "transport",
     )  # fmt: skip
 
     def __init__(self, pool: ServerPool, loop: asyncio.AbstractEventLoop) -> None:
@@ -205,26 +215,32 @@ class LoopConnection:
         self.transport: Any = None
         self._writer: Any = None
         self.ident = b""
+        # Until when it has to be made, on the loop's clock.
+        self.made_by = 0.0
         self.pending: deque[Any] = deque()
+        # What to call when there is room for another command.
+        self.backlog: deque[Callable[[], object]] = deque()
         self.broken: BaseException | None = None
         self._end: AsyncGenerator[None, None] | None = None
-        # When the timer looks for those whose time is up; NEVER: nobody waits.
+        # When the timer checks the deadlines; NEVER: no command is pending.
         self._due = NEVER
         self._timer: asyncio.TimerHandle | None = None
+        # Whose time was up when the loop had been busy.
+        self._late: Any = None
 
     async def open(self, timeout: float, deadline: float) -> None:  # noqa: ASYNC109 - redis-py keeps it
-        """Connect, and learn who answers, before `deadline` on the loop's clock."""
+        """Connect, and read the server's identity, before `deadline` on the loop's clock."""
         async with asyncio.timeout_at(deadline):
             self.connection = await self.pool.connect_async(timeout)
-        # From here on it is ours: redis-py's object must not think that it has something to close. The writer is
-        # kept, as it would close the transport when it goes.
+        # From here on the transport is ours: redis-py's object must not close it. The writer is kept, as it would
+        # close the transport when it is freed.
         self._writer = self.connection._writer
         self.connection._reader = self.connection._writer = None
         self.transport = self._writer.transport
         self.transport.set_protocol(ReplyProtocol(self))
         self._end = self._until_the_end()
         with suppress(StopIteration):
-            self._end.__anext__().send(None)  # it takes no time, so it needs no task
+            self._end.__anext__().send(None)  # it never waits, so it needs no task
         try:
             first, second = self.reply(deadline), self.reply(deadline)
             self.pending.append(first)
@@ -247,13 +263,13 @@ class LoopConnection:
         return reply
 
     def call(self, payload: bytes, deadline: float) -> Reply:
-        """Send a command; the answer can be awaited."""
+        """Send a command; the reply can be awaited."""
         reply = self.reply(deadline)
         self.send(payload, reply, deadline)
         return reply
 
     def send(self, payload: bytes, hearer: Any, deadline: float) -> None:
-        """Send a command; its answer is for `hearer`."""
+        """Send a command; its reply goes to `hearer`."""
         if self.broken is not None:
             hearer.on_error(self.broken)
             return
@@ -271,21 +287,48 @@ class LoopConnection:
     def _look_at_the_clock(self) -> None:
         self._timer, self._due = None, NEVER
         if self.pending:
-            due = min(hearer.deadline for hearer in self.pending)
-            if due <= self.loop.time():
+            due, now = min(hearer.deadline for hearer in self.pending), self.loop.time()
+            if due + STALL < now and self._late is not self.pending[0]:
+                # The loop was busy, and the answer may be there already: it is read first.
+                self._late = self.pending[0]
+                self._watch(now + STALL)
+            elif due <= now:
                 # Those who asked later have time left, and ask again on another connection.
                 self.fail(ConnectionError("it did not answer in time"))
                 self.close()
             else:
                 self._watch(due)
 
+    @property
+    def full(self) -> bool:
+        """Whether as much is under way as the server can answer soon: a time-out begins when a command is sent."""
+        return len(self.pending) >= MOST_PENDING
+
+    async def room(self) -> None:
+        """Wait until there is room for another command, or until the connection has failed."""
+        while self.full and self.broken is None:
+            free = self.loop.create_future()
+            self.backlog.append(partial(wake, free))
+            await free
+
+    def resume(self) -> None:
+        """Answers came: let as many send as there is room for."""
+        for _ in range(min(len(self.backlog), MOST_PENDING - len(self.pending))):
+            self.backlog.popleft()()
+        if self.backlog and not self.full:
+            # Some send in their own turn of the loop, and some had nothing to send any more.
+            self.loop.call_soon(self.resume)
+
     def fail(self, error: BaseException) -> None:
         self.broken = self.broken or error
         while self.pending:
             self.pending.popleft().on_error(error)
+        while self.backlog:
+            with suppress(RuntimeError):  # the loop was closed
+                self.loop.call_soon(self.backlog.popleft())
 
     def close(self) -> None:
-        """Never to be used again; whoever waits for an answer hears that there will be none."""
+        """Never to be used again; every pending command fails."""
         self.fail(self.broken or ConnectionError("closed"))
         if self._end is not None and not self.loop.is_closed():
             with suppress(StopIteration):
@@ -293,42 +336,47 @@ class LoopConnection:
 
 
 class ReleaseSender:
-    """A connection for what nobody waits for: ends of permits. It never blocks and never raises.
+    """A connection for releases, for which no caller waits. It never blocks and never raises.
 
-    What was written is kept until its answer has been counted. When the connection fails, the keeper opens another and
-    writes what is left again, with its old numbers: what had been applied already is not applied twice.
+    A release is kept until its reply has been counted. When the connection fails, the background worker opens another
+    and writes what is left again, under the old numbers: what was applied already is not applied twice.
     """
 
     def __init__(self, pool: ServerPool) -> None:
         self.pool = pool
         self.lock = threading.Lock()
-        # The collector may come while we have it, and end a coroutine that was dropped, which has a letter, too.
+        # Re-entrant: the collector may run while it is held, and end a coroutine that was dropped and has a release,
+        # too.
         self.order = threading.RLock()
         self.wire: Connection | None = None
         self.unheard: deque[Any] = deque()
+        # How many requests are under way on this connection.
+        self.under_way = 0
         # The streams of letters, by account.
         self.streams: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def post(self, release: Any) -> None:
-        """Write now if that is possible at once; otherwise the keeper will."""
+        """Write now if that is possible at once; otherwise the background worker will."""
         with self.order:
-            self._box_of(release).line_up(release, self.unheard)
+            if not (self.unheard and self.unheard[-1].join(release)):
+                self._box_of(release).line_up(release, self.unheard)
         if self.wire is None:
             self._if_free(self._borrow)
-        # Who finds the lock taken leaves its letter to who has it, and that one looks again after giving it back.
+        # A thread that finds the lock taken leaves its release to the thread that has it; that one checks again after
+        # releasing the lock.
         while self.wire is not None and self._unwritten() and self._if_free(self._write):
             pass
 
     def _if_free(self, do: Callable[[], bool]) -> bool:
-        """Do it, unless somebody is about it; whether it was done."""
-        # Whether we have the lock is noted by the call that takes it: a signal's handler may raise right after it.
+        """Do it, unless another thread is doing it; whether it was done."""
+        # The call that takes the lock also notes that: a signal's handler may raise right after it.
         mine: list[bool] = []
         try:
             mine.extend(map(self.lock.acquire, AT_ONCE))
             return mine[0] and do()
         except BaseException as error:
             if mine and mine[0]:
-                self._hang_up()  # nobody knows what was written
+                self._hang_up()  # how much was written is unknown
             if not isinstance(error, CONNECTION_ERRORS):
                 raise
             return False
@@ -337,7 +385,7 @@ class ReleaseSender:
                 self.lock.release()
 
     def _borrow(self) -> bool:
-        """Opening a connection may take long, but a thread has mostly put one back by now."""
+        """Take an idle connection: to open one may take long, but a thread has mostly put one back by now."""
         if self.wire is None and (spare := self.pool.spare()) is not None:
             self._take_over(spare)
         return self.wire is not None
@@ -347,7 +395,7 @@ class ReleaseSender:
         return self.streams.setdefault(release.ledger, release.new_box()) if dropped is None else dropped
 
     def take_in(self, release: Any) -> None:
-        """Get one in line that another connection could not deliver; if it may be under way there, under its number."""
+        """Queue a release that another connection could not deliver; if it may be in flight there, under its number."""
         with self.order:
             release.written = False
             if release.copies:
@@ -356,7 +404,7 @@ class ReleaseSender:
                 self._box_of(release).line_up(release, self.unheard)
 
     def _begin_streams(self) -> None:
-        """Whoever is written from now on for the first time is not to overtake what may be on its way twice."""
+        """New streams: a release that is written for the first time must not overtake one that is in flight twice."""
         for dropped in list(self.streams.values()):
             dropped.stream = b""
 
@@ -371,7 +419,7 @@ class ReleaseSender:
                 if again and not release.copies:
                     self._box_of(release).stamp(release)
         connection.socket.settimeout(0)
-        self.wire = connection
+        self.wire, self.under_way = connection, 0
         return connection
 
     def _unwritten(self) -> bool:
@@ -381,22 +429,26 @@ class ReleaseSender:
             return False
 
     def _write(self) -> bool:
-        """Write what was not; False: that is not possible now, and it is the keeper who tries again."""
+        """Write what was not; False: that is not possible now, and the background worker will try again."""
         connection = self.wire
         if connection is None:
-            return False  # opening one may take long: the keeper's work
+            return False  # to open one may take long: the background worker does it
         if len(self.unheard) > 1:
             self._count(connection)
         for release in list(self.unheard):
             if not release.written:
+                if self.under_way >= MOST_UNDER_WAY:
+                    return False
+                with self.order:
+                    release.copies += 1  # from now on it takes no other along
                 payload = release.payload(connection.ident)
-                release.copies += 1
                 try:
                     sent = connection.socket.send(payload)
                 except BUSY:
                     release.copies -= 1
                     return False
                 release.written = True
+                self.under_way += len(release.requests)
                 if sent < len(payload):
                     connection.socket.settimeout(self.pool.engine.timeout)
                     connection.socket.sendall(payload[sent:])
@@ -404,7 +456,7 @@ class ReleaseSender:
         return True
 
     def _count(self, connection: Connection) -> None:
-        """Take the answers that are there."""
+        """Read the replies that are there."""
         reader = connection.reader
         try:
             data = connection.socket.recv(65536)
@@ -414,10 +466,17 @@ class ReleaseSender:
             raise ConnectionError("the server closed the connection")
         reader.feed(data)
         while (answer := reader.gets()) is not False:
-            self.unheard.popleft().answered(answer)
+            release = self.unheard.popleft()
+            self.under_way -= len(release.requests)
+            release.answered(answer)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a letter that can only be written when others were answered."""
+        return self.wire is not None and self._unwritten()
 
     def flush(self) -> None:
-        """By the keeper: open what is closed, write what was not, count what came."""
+        """By the background worker: connect if needed, write what was not, count the replies."""
         if not self.unheard:
             return
         with self.lock:

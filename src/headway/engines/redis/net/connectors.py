@@ -1,11 +1,12 @@
-"""Ways: how a connection to a server is made, for threads and for tasks.
+"""Connectors: how a connection to a server is made, for threads and for tasks.
 
-redis-py knows TLS, passwords, sockets and providers of credentials, so the connections are its own; but its pools
-count them, hand them out and retry, which is not wanted here. A way is therefore just the two classes of connections
-and their arguments. It comes from a URI, or from a client that the user has made: then it leads where the client's
-pool leads, also for the other colour of code (a `redis.Redis` serves tasks too, a `redis.asyncio.Redis` threads).
+redis-py knows TLS, passwords, sockets and providers of credentials, so the connections are redis-py's. Its pools
+count connections, lend them and retry, which is not wanted here. A connector is therefore just the two classes of
+connections and their arguments. It comes from a URI, or from a client that the user has made. Then it connects to the
+servers of that client, also in the other form (a `redis.Redis` serves tasks too, a `redis.asyncio.Redis` threads).
 
-A way past sentinels asks them, before each connection, who the primary is. After a failover they know before we do.
+A connector for sentinels asks them, before each connection, which server is the primary. After a failover the sentinels
+know it before a client does.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ KEPT = {
     "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "lib_name",
     "lib_version", "socket_keepalive", "socket_keepalive_options", "socket_type",
 }  # fmt: skip
-"""Arguments that say where the server is and who we are (as do those for TLS). Others say how redis-py should use its
-connection: how long it waits and how often it retries, how it decodes. That is decided here."""
+"""Arguments for the address and the login (as are those for TLS). Others say how redis-py should use its connection:
+how
+long it waits, how often it retries, how it decodes. That is decided here."""
 
 OF_POOLS = ("max_connections", "timeout")
 """What redis-py reads from a URI for its pool."""
@@ -58,14 +60,14 @@ class Connector:
         return f"<way to {self.name}>"
 
     def to(self, host: str, port: int) -> Connector:
-        """The same way to another server."""
+        """The same connector for another server."""
         return Connector(self.sync, self.tasks, {**self.options, "host": host, "port": port})
 
     def connect(self, timeout: float) -> Any:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        # The protocol's third version has messages in between, for which nobody here would wait.
+        # Version 3 of the protocol has messages between the replies, which are not read here.
         connection = self.sync(
             **self._known(self.sync), protocol=2, socket_timeout=timeout, socket_connect_timeout=timeout,
             retry=Retry(NoBackoff(), 0),
@@ -77,7 +79,7 @@ class Connector:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        # Reading is bounded by the lane, for all who wait at once.
+        # `LoopConnection` bounds the reading, for all commands at once.
         connection = self.tasks(
             **self._known(self.tasks), protocol=2, socket_timeout=None, socket_connect_timeout=timeout,
             retry=Retry(NoBackoff(), 0),
@@ -169,7 +171,7 @@ class SentinelConnector(Connector):
 
 
 def kept(options: dict[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
-    """Those options that say where the server is and who we are.
+    """The options for the address and the login.
 
     >>> kept({"host": "db", "socket_timeout": 5, "ssl_ca_certs": "ca.pem"})
     {'host': 'db', 'ssl_ca_certs': 'ca.pem'}
@@ -203,7 +205,7 @@ def connections_of(kind: str) -> tuple[type, type]:
 
 
 def connectors_to(address: Address) -> list[Connector]:
-    """The ways that an address names: one, or of a cluster one for each host."""
+    """The connectors that an address names: one, or of a cluster one for each host."""
     if address.client is not None:
         from headway.engines.redis.net.clients import connectors_of
 
@@ -226,7 +228,7 @@ def connectors_to(address: Address) -> list[Connector]:
 
 
 def read_connector(shown: str, uri: str) -> Connector:
-    """The way that a URI of redis-py leads."""
+    """The connector that a URI of redis-py describes."""
     kind = {"rediss": "tls", "unix": "unix"}.get(uri.partition("://")[0], "tcp")
     sync, tasks = connections_of(kind)
     try:

@@ -1,11 +1,11 @@
-"""A server that keeps ledgers: the way to it, and the connections that are open.
+"""A server that keeps ledgers: how to connect to it, and the connections that are open.
 
-A standalone server, a Sentinel's primary or an embedded one is one place; a cluster has one for each of its nodes.
-Threads take a connection and put it back; the tasks of an event loop share one; what is only posted has its own.
+A standalone server, a Sentinel's primary or an embedded server is one pool; a cluster has one for each of its nodes.
+Threads take a connection and put it back; the tasks of an event loop share one; releases have their own.
 
-Connections break, and the server is there all the same: so a command on a connection that was there before is tried
-again at once on a new one. A connection that cannot even be made is `Unreachable`, and to try again at once would
-only add to the trouble; it is then for the engine to know of another way (`Engine.revive`).
+A connection may break although the server is alive. So a command that failed on an existing connection is retried at
+once on a new one. If no connection can be made, the server is `Unreachable`. An immediate retry would only add load
+then; the engine may know of another server (`Engine.on_unreachable`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from headway.engines.redis.net.connections import (
     CONNECTION_ERRORS,
     NONSENSE,
+    STALL,
     Connection,
     LoopConnection,
     ReleaseSender,
@@ -43,10 +44,10 @@ class ServerPool:
         self.reset()
 
     def reset(self) -> None:
-        """Start without connections: in a forked child those of its parent are not its own."""
+        """Start without connections: a forked child must not use those of its parent."""
         self._idle: deque[Connection] = deque()
-        # One for each event loop and time-out, or the task that makes it: who has given up waits for no answer on a
-        # connection any more, and takes it from whoever would have waited longer.
+        # One for each event loop and time-out, or the task that makes it. A command that times out closes its
+        # connection, and must not close it for commands that have more time.
         self._wires: dict[tuple[asyncio.AbstractEventLoop, int], Any] = {}
         self.release_sender = ReleaseSender(self)
 
@@ -93,7 +94,7 @@ class ServerPool:
         return connection
 
     def call(self, *payloads: bytes) -> list[Any]:
-        """Ask one thing after the other; what the server calls an error is an answer."""
+        """Send one command after the other; an error of the server is a reply."""
         connection = self.take()
         try:
             answers = [connection.call(payload) for payload in payloads]
@@ -111,16 +112,16 @@ class ServerPool:
             self._idle.append(connection)
 
     def again(self, error: BaseException) -> bool:
-        """Whether it may help to ask again at once."""
+        """Whether an immediate retry may help."""
         self.discard_connections(error)
         if is_timeout(error) or (isinstance(error, Unreachable) and not was_cut(error)):
             return self.engine.on_unreachable(self, error)
         return True
 
     def discard_connections(self, error: BaseException, *, alive: bool = False) -> None:
-        """Whatever connections are open, they are not to be used any more.
+        """Use none of the open connections any more.
 
-        One on which answers are on their way finds out by itself, unless it is alive.
+        A connection with pending replies notices by itself, unless the server is alive.
         """
         self._close_idle()
         for connection in list(self._wires.values()):
@@ -131,7 +132,7 @@ class ServerPool:
             ):
                 connection.broken = error
                 close_soon(connection)
-        # Letters are looked after by whoever writes or tends them: they find the line dead, and go on with another.
+        # The next write or flush of releases finds this connection dead, and goes on with another.
         posting = self.release_sender.wire
         if posting is not None:
             with contextlib.suppress(OSError):
@@ -156,7 +157,7 @@ class ServerPool:
     async def open_connection(
         self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float
     ) -> LoopConnection:
-        """The connection of this loop; those who need it while it is being made wait for it."""
+        """The connection of this loop; tasks that need it while it is being made wait for it."""
         making = self._wires.get((loop, timeout_ns))
         if not isinstance(making, asyncio.Task) or making.done():
             for whose in list(self._wires):
@@ -164,7 +165,7 @@ class ServerPool:
                     self._wires.pop(whose, None)
             making = loop.create_task(self._make_connection(loop, timeout_ns, deadline))
             self._wires[loop, timeout_ns] = making
-            # Whoever waited for it may be gone by then.
+            # The tasks that waited for it may be gone by then.
             making.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(making)
 
@@ -172,23 +173,28 @@ class ServerPool:
         self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float
     ) -> LoopConnection:
         if self.engine.slow_to_prepare:
-            # What has to be started first takes its own time.
+            # Starting a server does not count for the deadline.
             await asyncio.to_thread(self.engine.prepare)
             deadline = max(deadline, loop.time() + self.engine.timeout)
         else:
             self.engine.prepare()
-        connection = LoopConnection(self, loop)
-        try:
-            await connection.open(timeout_ns / 1e9, deadline)
+        while True:
+            connection = LoopConnection(self, loop)
+            connection.made_by = deadline
             try:
-                await self.engine.check_server_async(connection, deadline)
-            except BaseException:
-                connection.close()
-                raise
-        except CONNECTION_ERRORS as error:
-            raise unreachable(error) from error
-        self._wires[loop, timeout_ns] = connection
-        return connection
+                await connection.open(timeout_ns / 1e9, deadline)
+                try:
+                    await self.engine.check_server_async(connection, deadline)
+                except BaseException:
+                    connection.close()
+                    raise
+                self._wires[loop, timeout_ns] = connection
+                return connection
+            except CONNECTION_ERRORS as error:
+                if loop.time() < deadline + STALL or not is_timeout(error):
+                    raise unreachable(error) from error
+                # The loop was busy with something else, and not the server.
+                deadline = loop.time() + timeout_ns / 1e9
 
     def close(self) -> None:
         """Close what is not in use; a loop's connection is closed by its loop."""
@@ -217,7 +223,7 @@ def unreachable(error: BaseException) -> Unreachable:
 
 
 def was_cut(error: BaseException) -> bool:
-    """Whether somebody was there, who hung up before we could talk."""
+    """Whether a server accepted the connection and closed it before the first reply."""
     cause = error.__cause__
     return any(
         isinstance(one, ConnectionResetError | BrokenPipeError) or "reset by peer" in str(one)

@@ -1,13 +1,12 @@
-"""Listening: the channels on which a process is told that somebody's turn has come.
+"""Pub/sub: the channels on which a process learns that a waiter's turn has come.
 
 On one server that is one subscription for the whole process: `<namespace>:wake:<process>`, and `<namespace>:news` for
-what concerns everybody (pauses, losses). A cluster has more of them, see `shards.py`.
+what concerns every process (pauses, losses). A cluster has more channels, see `cluster/pubsub.py`.
 
-An `PubSubConnection` is one connection that listens, and `Subscription` has one. It is used by one thread, the
-listener of
-`worker.py`; only `follow` comes from others. An ear that hears nothing for a while asks whether anybody is there: a
-server that was stopped does not end its connections. Then nobody else should wait for it either, so all connections to
-it are given up.
+A `PubSubConnection` is one connection that listens, and a `Subscription` has one. One thread uses it, the listener of
+`client/background.py`; only `follow` is called from other threads. A connection that was silent for a while sends a
+PING, because a server that was stopped does not end its connections. If no reply comes, all connections to that
+server are discarded, so that no other caller waits for it.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 
 QUIET = 1.0
-"""Seconds of silence after which one asks whether anybody is there."""
+"""Seconds of silence after which a PING is sent."""
 PATIENCE = 2.0
-"""Seconds that the answer may take."""
+"""Seconds that the reply may take."""
 
 
 class Rejected(ConnectionError):
-    """The server is there and answers, but will not have this subscription."""
+    """The server answers, but refuses this subscription."""
 
 
 class PubSubConnection:
@@ -73,7 +72,7 @@ class PubSubConnection:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                # A TLS socket has its own way to say that nothing is there.
+                # A TLS socket has its own errors for "nothing to read".
                 if type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError"):
                     return
                 raise
@@ -85,7 +84,7 @@ class PubSubConnection:
                 yield answer
 
     def check(self, now: float) -> None:
-        """Make sure that silence is not the silence of the dead."""
+        """Check that a silent server is alive."""
         if now - self.replied_at < QUIET:
             return
         if self.asked > self.replied_at:
@@ -145,7 +144,7 @@ class Subscription:
         return pubsub
 
     def follow(self, ledger: LedgerClient) -> None:
-        """Listen for calls to those who stand in this ledger's queue: one channel serves all."""
+        """Listen for wake-ups of this ledger's waiters: one channel serves all ledgers."""
 
     def get_message(self, ignore_subscribe_messages: bool = True, timeout: float = 1.0) -> Message | None:  # noqa: ARG002
         """The next message, or None if there is none in time."""
@@ -155,7 +154,7 @@ class Subscription:
         return self.messages.popleft() if self.messages else None
 
     def wait(self, seconds: float) -> None:
-        """Take in what comes, for as long as nothing does."""
+        """Read messages; returns at the first ones, or when the time is over."""
         try:
             if not self.selector.select(min(seconds, QUIET)):
                 self.ear.check(time.monotonic())
@@ -164,7 +163,7 @@ class Subscription:
         except Rejected:
             raise
         except CONNECTION_ERRORS as error:
-            # Those who ask would find out too, one after the other, and each after a time-out.
+            # Otherwise every caller would find out by itself, each after a time-out.
             self.ear.pool.discard_connections(error)
             raise
 

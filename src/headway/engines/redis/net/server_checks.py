@@ -1,17 +1,17 @@
-"""What is asked of a server when it is met for the first time: whether it can keep a promise at all.
+"""What is checked at the first connection to a server: whether the server can keep a promise at all.
 
-A flow, as in `account.py`: it yields commands and gets the answers sent in. Three things are looked at.
+This is a flow, as in `ledger_client.py`: it yields commands and gets the replies sent in. It checks three things.
 
 - The version. Scripts rely on what came with Redis 7.
-- Whether it may *evict*: a ledger that was thrown away to make room has forgotten its grants. That is noticed and paid
-  for with a quarantine, again and again, as eviction does not come alone.
-- Whether it may be an *isolated primary*. When a network is cut in two, the old primary does not know that another was
-  promoted, and goes on granting to whoever is on its side. `min-replicas-to-write` makes it stop, after
-  `min-replicas-max-lag`; by then the other must not have granted anything, and what is lost keeps it in quarantine for
-  at least a lease. With `strict=true` a primary that has replicas and not these settings is refused, otherwise it is
-  warned about.
+- Whether the server may *evict*: a ledger that was evicted to make room has forgotten its grants. Clients notice that
+  and put the ledger in quarantine, again and again, as evictions do not come alone.
+- Whether the server may be an *isolated primary*. When a network is cut in two, the old primary does not know that a
+  replica was promoted, and goes on granting to the clients on its side. `min-replicas-to-write` makes it stop, after
+  `min-replicas-max-lag`. Until then the new primary must not have granted anything; the loss keeps its ledgers in
+  quarantine for at least a lease. With `strict=true` a primary that has replicas and lacks these settings is refused;
+  otherwise there is a warning.
 
-Who may not ask (an ACL without CONFIG or INFO) is not told anything: nothing here is needed to work.
+A server user without the right to run CONFIG or INFO skips these checks: nothing here is needed to work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OLDEST = 7
 
 
 def server_checks(engine: Engine) -> Generator[bytes, Any, None]:
-    """Ask what has to be known, warn of what is doubtful, refuse what cannot work."""
+    """Read what has to be known, warn of what is doubtful, refuse what cannot work."""
     facts = read_info((yield command(b"INFO", b"server")))
     version = facts.get("redis_version", "")
     if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < OLDEST:
@@ -81,7 +81,7 @@ def server_checks(engine: Engine) -> Generator[bytes, Any, None]:
 
 
 def setting(name: str) -> Generator[bytes, Any, str | None]:
-    """A line of the server's configuration, None if it is not told."""
+    """A setting of the server's configuration, None if it may not be read."""
     answer = yield command(b"CONFIG", b"GET", name.encode())
     if isinstance(answer, list) and len(answer) == 2:
         return str(answer[1], "utf-8", "replace")

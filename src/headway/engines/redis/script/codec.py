@@ -1,10 +1,10 @@
 """A ledger as it is stored on the server, and as the core keeps it: one from the other, and back.
 
-The scripts decide alone. But who changes a limit, or looks at a ledger from outside, wants what is written once, in the
-core: what becomes of permits under another rule, how long a wait is. So the stored numbers are read into the core's own
+The scripts decide alone. But code that changes a limit, or shows a ledger, needs what is written once, in the core:
+what becomes of permits under another rule, how long a wait is. So the stored numbers are read into the core's own
 rule and ledger, and written back as the scripts left them.
 
-    what is stored   the rule (`words.record_of`, 72 bytes), then, if the ledger is not in its root, the epoch of the
+    what is stored   the rule (`protocol.record_of`, 72 bytes), then, if the ledger is not in its root, the epoch of the
                      root (24 bytes), then the state: numbers, as each kind's `open` in `lua/` reads them
     two lists        runs of (time, count), 16 bytes each: `cooling` (<key>:c<i>) and `out` (<key>:o<i>)
 

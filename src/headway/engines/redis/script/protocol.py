@@ -1,4 +1,4 @@
-"""What is said to the scripts and what they answer, as bytes: packed numbers, nothing to be parsed.
+"""Commands to the scripts and their replies, as bytes: packed numbers, nothing to be parsed.
 
 Times are *ticks* of a microsecond, which is what Redis' TIME counts; since 1970 they stay whole numbers in a double
 until the year 2255. The layout is documented at the top of `script/lua/header.lua`.
@@ -27,11 +27,11 @@ NEVER = float(1 << 52)
 """Longer than any wait: where there is no deadline."""
 
 OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION = range(9)
-ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST = range(1, 11)
+ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO = range(1, 12)
 NOW, WAIT, RESERVE = range(3)
-"""What TRY is for. In a pause of the whole limiter a key's ledger promises a time only to who reserves."""
+"""Modes of ACQUIRE. In a pause of the whole limiter a key's ledger promises a time only to RESERVE."""
 DENIED, GRANTED, STANDING, REFUSED, SEVERAL = 0, 1, 2, 3, 4
-"""Answers to TRY. SEVERAL: so many of those who said the same are granted now; their tally, then the mark of each."""
+"""Replies to ACQUIRE. SEVERAL: so many of the equal requests are granted now; their tally, then the mark of each."""
 
 if sys.byteorder != "little":
     raise ImportError("headway's engines on Redis need a little-endian machine")

@@ -1,9 +1,9 @@
 """The Lua that decides on the server, put together from one file per kind of limit.
 
-A script is run from its first line with every call, so that a part which is not needed still costs: a limiter's script
-has the kinds that its limits are of, and a queue only where somebody may have to stand in one. All limiters of the same
-make share a script. The server knows scripts by their SHA-1 and forgets them when it restarts; then they are loaded
-again.
+A script runs from its first line with every call, so a part that is not needed still costs. A limiter's script
+therefore has only the kinds of its limits, and a queue only where callers may have to wait in one. All limiters of
+the same kinds share a script. The server knows scripts by their SHA-1 and forgets them when it restarts; then they
+are loaded again.
 """
 
 from __future__ import annotations

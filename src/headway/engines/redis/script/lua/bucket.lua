@@ -64,7 +64,7 @@ function bucket.reset_after(ledger, now)
   return ledger.tat == now and ledger.part > 0 and 1 or 0
 end
 
--- What is asked for less often: made only when it is, since a script is run from its first line each time.
+-- What is needed less often: defined only when it is, since a script runs from its first line each time.
 function bucket.more()
   local function refund(ledger, now, cost, mark, tally, happened)
     local rule = ledger.rule

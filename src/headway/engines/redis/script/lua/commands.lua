@@ -1,4 +1,10 @@
+  -- The queue is served before anything is decided, and at the end if something came back since.
   local blocked = waiting > 0 and serve() or nil
+  local function serve_again()
+    if released then
+      blocked, released = waiting > 0 and serve() or nil, false
+    end
+  end
 
   for index = from, #ARGV do
     local command = index == from and first or commands(index)
@@ -6,8 +12,10 @@
     if what == ACQUIRE then
       -- ticket, 0 for now, 1 to wait or 2 to reserve, longest wait, how many times (with tickets in a row), costs
       local patient, firm, longest = command[3] > 0, command[3] == 2, command[4]
-      for ticket = command[2] + done, command[2] + command[5] - 1 do
-        local slot, _, ready, never, least = weigh(own, command, 5, blocked, firm)
+      local last = command[2] + command[5] - 1
+      serve_again()
+      for ticket = command[2] + done, last do
+        local slot, holding, ready, never, least = weigh(own, command, 5, blocked, firm)
         if slot and (slot == now or (patient and slot - now <= longest)) then
           said[#said + 1] = 1
           said[#said + 1] = slot - now
@@ -15,10 +23,16 @@
         elseif never then
           said[#said + 1] = 3
         elseif patient and not slot and can_queue and least - now <= longest then
-          said[#said + 1] = 2
-          said[#said + 1] = ready - now
-          stand(ticket, longest < FOREVER and now + longest or FOREVER, command, 5)
-          blocked = serve()
+          -- All who ask for the same stand behind the first of them.
+          local deadline = longest < FOREVER and now + longest or FOREVER
+          stand(ticket, last - ticket + 1, deadline, command, 5, ready, holding)
+          blocked = blocked or {}
+          for i = 1, count do
+            if #KEYS == 1 or holding[own[i].id] then
+              blocked[own[i].id] = blocked[own[i].id] or (ready > now and ready or now + lease / 3)
+            end
+          end
+          break
         else
           said[#said + 1] = 0
           snapshot(command, 5, said)
@@ -49,16 +63,17 @@
           end
         end
       end
-      if waiting > 0 then
-        blocked = serve()
-      end
+      released = true
     elseif what == WITHDRAW then
       withdraw(command[2], command, 2)
-      if waiting > 0 then
-        blocked = serve()
-      end
+      released = true
     elseif what == POLL then
-      poll(command, 2, blocked, said)
+      serve_again()
+      poll(command, 2, said)
+    elseif what == ECHO then
+      for i = 2, #command do
+        said[#said + 1] = command[i]
+      end
     elseif what == RENEW then
       -- rule, cost, mark
       local ledger = own[command[2]]
@@ -71,6 +86,7 @@
       end
       said[#said + 1] = mark
     elseif what == PEEK then
+      serve_again()
       snapshot(command, 1, said)
     elseif what == PAUSE then
       local before = base
@@ -84,9 +100,7 @@
         end
       end
       call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
-      if waiting > 0 then
-        blocked = serve()
-      end
+      released = true
     elseif what == RESET then
       for i = 1, count do
         for _, runs in ipairs(own[i].lists or {}) do
@@ -104,11 +118,11 @@
         call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
       end
       base = math.max(now, quarantined, halted)
-      if waiting > 0 then
-        blocked = serve()
-      end
+      released = true
     elseif what == QUARANTINE then
       call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
     end
   end
+  serve_again()
+  close_queue()
 end

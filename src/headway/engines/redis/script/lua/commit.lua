@@ -29,8 +29,8 @@ if generation > governed then
   governed = generation
 end
 
--- A ledger lives until it equals a fresh one, and a little longer: clients may rely on it until then. The time to live is
--- written only when half of that little is used up.
+-- A ledger lives until it equals a fresh one, and a little longer: clients may rely on it until then. The time to
+-- live is written only when half of that little is used up.
 local renewed = due_for_renewal(reset)
 if renewed then
   expires = math.max(expires, now + reset + GRACE)
@@ -51,11 +51,22 @@ end
 if renewed then
   prolong(expires - now)
 elseif fresh_queue then
-  call('PEXPIRE', root .. ':q', math.ceil((expires - now) / 1000) + 1)
+  keep_queue(math.ceil((expires - now) / 1000) + 1)
 end
 for _, ledger in pairs(opened) do
   if ledger.key == root and ledger.lists then
     keep_lists(ledger, expires - now, renewed)
+  end
+end
+
+-- One message for each process: the time, the epoch, then of each waiter its ticket, how many marks it has and its slot, and
+-- the marks. Without marks: when to poll for it.
+for of, records in pairs(mail) do
+  local message = pack('<d', now) .. epoch .. table.concat(records)
+  if sharded == 1 then
+    call('SPUBLISH', root .. ':wake:' .. of, message)
+  else
+    call('PUBLISH', string.match(root, '^(.-):{') .. ':wake:' .. of, message)
   end
 end
 return answer

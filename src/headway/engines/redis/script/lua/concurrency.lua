@@ -1,6 +1,6 @@
--- Port of core/concurrency.py: at most n at the same time, each until its hand-back or the end of its lease. The lease is
--- the ledger's and not the rule's: under a newer rule, those who are out rely on what they were told. It is the longest of
--- those who hold: each process speaks up three times in the lease that its own address names.
+-- Port of core/concurrency.py: at most n at the same time, each until its release or the end of its lease. The lease
+-- is the ledger's and not the rule's: under a newer rule, holders rely on the lease that they were given. It is the
+-- longest lease of the holders: each process renews three times in the lease that its own address names.
 
 local concurrency = {
   held = true, rule = 0, open = 0, state = 0, advance = 0, wait = 0, exact = 0, take = 0, complete = 0, reset_after = 0,
@@ -78,7 +78,7 @@ function concurrency.reset_after(ledger, now)
   return last_run(ledger.out) + ledger.lease - now
 end
 
--- What is asked for less often: made only when it is, since a script is run from its first line each time.
+-- What is needed less often: defined only when it is, since a script runs from its first line each time.
 function concurrency.more()
   function concurrency.latest_wait(ledger, now, cost)
     concurrency.advance(ledger, now)

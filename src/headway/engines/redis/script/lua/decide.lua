@@ -1,5 +1,5 @@
--- Everything that is not one question, or one answer, to one ledger in which nobody waits. It is made when it is needed:
--- a script is run from its first line each time.
+-- Everything that is not one request, or one reply, to one ledger with an empty queue. It is defined when it is
+-- needed: a script runs from its first line each time.
 local function general()
   for _, kind in pairs(kinds) do
     if kind.more then
@@ -7,13 +7,14 @@ local function general()
     end
   end
 
-  -- The slot for which all of `costs` can be taken, or nil; then `holding` has the ledgers that hold it up, and `ready`
-  -- is when to ask again, `least` before when it cannot be. One ledger alone can promise a time; several are taken at one
-  -- moment, when all of them are there, or what waits for one would be lost to the others. `blocked` has the ledgers that
-  -- others wait for who came before, and until when: who only waits for those to go need not ask earlier.
+  -- The slot for which all of `costs` can be taken, or nil; then `holding` has the ledgers that lack permits, `ready`
+  -- is when to request again, and `least` is the earliest time at which it can succeed. One ledger alone can promise
+  -- a time. Several are taken at one moment, when all of them have permits; otherwise a permit that waits for another
+  -- ledger would be lost to other callers. `blocked` has the ledgers for which earlier waiters wait, and until when:
+  -- a waiter that only waits for those need not request earlier.
   --
-  -- While the whole limiter is paused a key promises nothing to who waits, as its ledger does not learn when that is lifted;
-  -- who reserves (`firm`) is promised a time after it.
+  -- While the whole limiter is paused a key promises nothing to a waiter, as its ledger does not learn when the pause
+  -- is lifted; a reservation (`firm`) is promised a time after the pause.
   local function weigh(mine, costs, offset, blocked, firm)
     local needed, slot, ready, least, holding, never = 0, base, base, base, nil, false
     for i = 1, #costs - offset do

@@ -1,8 +1,8 @@
--- A whole ledger as it is, for who has to change the rule it is kept by, or wants to look at it.
+-- A whole ledger as it is stored, for code that changes its rule or shows it.
 --
--- KEYS as in header.lua; ARGV[i] says which of them rule i's ledger is in. The answer: meta data (nil if there is no such
--- ledger), the server's time as a number, then of each rule what is stored of it (nil: nothing), its two lists of runs, and
--- how many permits were abandoned (nil: none).
+-- KEYS as in header.lua; ARGV[i] says which of them rule i's ledger is in. The answer: meta data (nil if there is no
+-- such ledger), the server's time as a number, then of each rule what is stored of it (nil: nothing), its two lists
+-- of runs, and how many permits were abandoned (nil: none).
 
 local time = redis.call('TIME')
 local answer = {redis.call('HGET', KEYS[1], 'm'), struct.pack('<d', time[1] * 1000000 + time[2])}

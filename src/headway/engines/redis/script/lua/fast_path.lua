@@ -1,5 +1,5 @@
--- The usual case, before anything else is even defined: one rule, nobody waits, nothing has to be noticed, and the answers
--- are yes. Commands are dealt with until one is not so; the long way goes on from there.
+-- The usual case, before anything else is even defined: one rule, an empty queue, nothing lost, and every request is
+-- granted. Commands are handled until one is not so; the general path goes on from there.
 
 if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
   and now >= last and now >= quarantined and now >= paused and now >= halted

@@ -1,5 +1,6 @@
 -- Port of core/fixed_window.py: so many per period of the calendar. Calendars are the client's: it sends the edges of
--- the period it expects to be in and of the next; a time outside of them is answered with `edges`, and asked again.
+-- the period it expects to be in and of the next; a time outside of them is answered with `edges`, and the client
+-- sends the command again.
 
 local fixed_window = {rule = 0, open = 0, state = 0, knows = 0, wait = 0, take = 0, reset_after = 0, more = 0}
 kinds[4] = fixed_window
@@ -20,8 +21,8 @@ function fixed_window.state(ledger)
   return pack('<ddd', ledger.ends, ledger.used, ledger.tally)
 end
 
--- Whether the client's edges tell the period of this moment. A client of an older version has edges of another calendar,
--- so it goes by those that are stored (`foreign`): it has no better ones to send.
+-- Whether the client's edges tell the period of this moment. A client of an older version has edges of another
+-- calendar, so it goes by those that are stored (`foreign`): it has no better ones to send.
 function fixed_window.knows(ledger, now)
   return ledger.foreign or (ledger.edges[1] <= now and now < ledger.edges[3])
 end
@@ -33,7 +34,7 @@ local function roll(ledger, now)
     local edges = ledger.edges
     ledger.ends = now < edges[2] and edges[2] or edges[3]
     if now >= edges[3] then
-      -- Foreign, and nobody who knows the calendar was here for a whole period: it goes on with the same length.
+      -- Foreign, and no client that knows the calendar came for a whole period: it goes on with the same length.
       local length = edges[3] - edges[2]
       ledger.ends = edges[3] + (divide(now - edges[3], length) + 1) * length
     end
@@ -59,7 +60,7 @@ function fixed_window.reset_after(ledger, now)
   return ledger.ends - now
 end
 
--- What is asked for less often: made only when it is, since a script is run from its first line each time.
+-- What is needed less often: defined only when it is, since a script runs from its first line each time.
 function fixed_window.more()
   function fixed_window.cancel(ledger, now, cost, mark, tally)
     if mark == ledger.ends and tally == ledger.tally then

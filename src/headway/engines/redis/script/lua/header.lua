@@ -1,10 +1,10 @@
--- One round trip: everything that one process wants of one limiter's ledgers for one key, decided in one step.
+-- One round trip: all requests of one process to one limiter's ledgers for one key, decided in one step.
 --
--- KEYS[1]  the root: a hash with the meta data, what each stream was told last, and (where the limiter has no metrics)
+-- KEYS[1]  the root: a hash with the meta data, the last reply to each stream, and (where the limiter has no metrics)
 --          the ledgers: s<i>, and a<i>, how many of its permits were abandoned; KEYS[2..]: one hash per metric's ledger.
---          All share the root's hash tag, as do the lists beside them: <key>:c<i> and :o<i> (runs of a window), <root>:q
---          (who waits; h<process and ticket> in the root is the time that one of them was told), <root>:g (granted, not
---          yet heard of). p<process> in the root is when one was heard of last, and its lease.
+--          All share the root's hash tag, as do the keys beside them: <key>:c<i> and :o<i> (lists: runs of a window), and
+--          the queue's <root>:q, :w, :h, :b and :g, of which queue.lua tells. p<process> in the root is when one was
+--          heard of last, and its lease.
 -- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream,
 --          least sequence number expected, lease, generation of the limits, number of rules, sharded channels or not
 -- ARGV[2]  the stream: 12 characters for the process, 4 for which of its streams
@@ -16,11 +16,12 @@
 --          elsewhere, for how long they are still held up, if they are
 -- ARGV[8..]  commands: numbers, the first one says which
 --
--- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine (below 0: it was cut
--- short, and for so long the ledger is in doubt) and in a pause, sum of all shifts, how many wait, the epoch (24 characters), then what each command has to say. With any status but OK nothing has changed.
+-- The answer is packed numbers: status, time, sequence number, time to live, time left in quarantine (below 0: it was
+-- cut short, and for so long the ledger is in doubt) and in a pause, sum of all shifts, how many wait, the epoch (24
+-- characters), then what each command has to say. With any status but OK nothing has changed.
 
 local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION = 0, 1, 2, 3, 4, 5, 6, 7, 8
-local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local FORMAT, GRACE, RECORD = 1, 60000000, 72
 
 local root, stream, epoch_seen, ident = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
@@ -42,7 +43,7 @@ else
   stored = call('HMGET', root, unpack(asked))
 end
 
--- A command is applied once: its stream's last answer is kept, and a late twin of an older one is nobody's any more.
+-- A command is applied once: its stream's last reply is kept, and a late copy of an older command is ignored.
 if stored[2] then
   local done = unpack_from('<d', stored[2])
   if done == number then
@@ -78,12 +79,19 @@ if stored[1] then
   names = string.sub(stored[1], 81) -- the epoch and the server
 end
 
+-- The queue's keys live as long as the root.
+local function keep_queue(ms)
+  for _, part in ipairs({':q', ':w', ':h', ':b'}) do
+    call('PEXPIRE', root .. part, ms)
+  end
+end
+
 -- Let the root live for so long; now and then, forget streams of processes that are gone.
 local function prolong(ticks)
   local ms = math.ceil(ticks / 1000) + 1
   call('PEXPIRE', root, ms)
   if waiting > 0 then
-    call('PEXPIRE', root .. ':q', ms)
+    keep_queue(ms)
   end
   -- In a rolling deploy there may be ledgers of rules that we do not have, and their lists live as long as the root.
   local i = count + 1
@@ -93,14 +101,14 @@ local function prolong(ticks)
     i = i + 1
   end
   if call('HLEN', root) > 64 then
-    -- Some of them each time: all keys of a limiter with metrics share a root, and there may be a hundred thousand. More
-    -- than have come since the last time, so that they do not gather; z is where to go on.
+    -- Some of them each time: all keys of a limiter with metrics share a root, and there may be a hundred thousand.
+    -- More than have come since the last time, so that they do not gather; z is where to go on.
     local found = call('HSCAN', root, call('HGET', root, 'z') or '0', 'COUNT', 2500)
     call('HSET', root, 'z', found[1])
     for i = 1, #found[2], 2 do
       local field, value = found[2][i], found[2][i + 1]
       local what = string.sub(field, 1, 1)
-      if what == 'c' or what == 'p' or what == 'h' then
+      if what == 'c' or what == 'p' then
         local when = unpack_from('<d', value, what == 'c' and 9 or 1)
         local of = what == 'p' and select(2, unpack_from('<dd', value)) or 0
         if when < now - math.max(5 * GRACE, of) then
@@ -109,28 +117,22 @@ local function prolong(ticks)
       end
     end
   end
-  -- Who has heard of its grant by a message may have nothing more to say, and one that crashed says nothing.
-  if can_queue and call('HLEN', root .. ':g') > 64 then
-    for _, field in ipairs(call('HKEYS', root .. ':g')) do
-      local _, slot = unpack_from('<dd', call('HGET', root .. ':g', field))
-      if slot < now - 4 * lease then
-        call('HDEL', root .. ':g', field)
-      end
-    end
-  end
 end
 
--- Whether it is time to do so: half of the grace is used up; or a ledger that lives until a certain day was asked often.
+-- Whether it is time to do so: half of the grace is used up; or a ledger that lives until a certain day was used often.
 local function due_for_renewal(reset)
   return expires < now + reset + GRACE / 2 or seq % 1024 == 0
 end
 
--- What is said so far, how far we have come (how many times, of a command that is to be done several times), and the
+-- The replies so far, how far we have come (how many times, of a command that is to be done several times), and the
 -- ledger if there is only one.
 local said, from, done, only = {}, 8, 0, nil
 
--- Whether the queue's list was made just now, and has no time to live yet.
+-- Whether the queue was made just now, and has no time to live yet.
 local fresh_queue = false
+
+-- Messages to processes, by process: each is sent as one.
+local mail = {}
 
 -- Until when the whole limiter is paused.
 local halted = 0

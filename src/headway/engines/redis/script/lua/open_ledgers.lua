@@ -1,4 +1,4 @@
--- The long way: everything else.
+-- The general path: everything else.
 
 -- `count` numbers, without what struct says after them: where to read on.
 local function numbers_in(packed, count, from)
@@ -29,9 +29,9 @@ if format ~= FORMAT then
 end
 
 if first[1] == QUARANTINE then
-  -- A client has seen that grants were forgotten: start anew, and grant nothing until they are all harmless. Who comes
-  -- late with the same news finds an epoch that was born in quarantine, and does not start another; unless that one
-  -- was moved or had its clock set since.
+  -- A client has seen that grants were forgotten: start anew, and grant nothing until they are all harmless. A later
+  -- client with the same news finds an epoch that began in quarantine, and does not start another; unless that one was
+  -- moved or had its clock set since.
   if not stored[1] or born == 0 or epoch == epoch_seen or served_by ~= ident or now < last - BACKWARD then
     local old = call('HKEYS', root)
     for _, field in ipairs(old) do
@@ -51,12 +51,11 @@ if first[1] == QUARANTINE then
         call('DEL', KEYS[i] .. ':o' .. j)
       end
     end
-    call('DEL', root .. ':q')
-    call('DEL', root .. ':g')
+    call('DEL', root .. ':q', root .. ':w', root .. ':h', root .. ':b', root .. ':g')
     stored, only = {}, nil
     epoch, served_by = stream .. pack('<d', number), ident
     seq, last, paused, expires, waiting, shift, governed = 0, 0, 0, 0, 0, 0, generation
-    -- Cut short, it is trusted before all is harmless: until then everybody is told.
+    -- Cut short, it is trusted before all is harmless: until then every reply says so.
     quarantined, born = now + first[2], first[3] > 0 and now + first[3] or 1
   end
 elseif not stored[1] then
@@ -76,7 +75,7 @@ else
   end
 end
 if first[1] ~= QUARANTINE then
-  -- Even who has no idea of the time sees that it went back.
+  -- Even a client that has no expectation of the time sees that it went back.
   if now < last - BACKWARD then
     return refuse(CLOCK, 1)
   elseif lo > 0 and (now < lo or now > hi) then
@@ -92,9 +91,9 @@ end
 local opened, trouble = {}, nil
 
 -- A ledger by its rule and key. `value` is what is stored of it: the rule it is kept by, the epoch of the root (where it
--- is not in the root itself: after a loss it is void), and its state. Ledgers of others in the queue are taken as they are;
--- if theirs are other rules than ours, nil where we cannot: nothing is stored, or a kind that this script does not have.
-local function open(i, key, value, others, foreign_rules)
+-- is not in the root itself: after a loss it is void), and its state. Those of others in the queue (`others`) are taken as
+-- they are stored; nil if nothing is, or a kind that this script does not have.
+local function open(i, key, value, others)
   local mine = string.sub(ARGV[5], (i - 1) * RECORD + 1, i * RECORD)
   local record, state, from = mine, nil, 1
   if value then
@@ -110,14 +109,14 @@ local function open(i, key, value, others, foreign_rules)
       end
     end
   end
-  if foreign_rules then
+  if others then
     if not state or not kinds[unpack_from('<d', record)] then
       return
     end
     mine = record
   end
   local kind = unpack_from('<d', mine)
-  local same, foreign = record == mine, foreign_rules
+  local same, foreign = record == mine, others
   if kind == 4 and not foreign then
     -- Of a calendar quota, the edges of its period are news with every call; but not those of another calendar.
     same = string.sub(record, 1, 32) == string.sub(mine, 1, 32)
@@ -141,7 +140,7 @@ local function open(i, key, value, others, foreign_rules)
     rule = kinds[kind].rule(capacity, a, b, c, d, e, f), foreign = foreign,
   }
   if ledger.rule.lease then
-    ledger.rule.lease = math.max(ledger.rule.lease, lease) -- who holds speaks up by its own, whichever rule governs
+    ledger.rule.lease = math.max(ledger.rule.lease, lease) -- a holder renews by its own lease, whichever rule governs
   end
   ledger.kind.open(ledger, state, from)
   if ledger.kind.knows and not ledger.kind.knows(ledger, now) then
@@ -158,8 +157,8 @@ if only then
 end
 for i = only and 2 or 1, count do
   local _, key = unpack_from('<dd', ARGV[5], (i - 1) * RECORD + 1)
-  -- The ledgers of metrics are not in the root, and theirs is the text with colons: who finds it otherwise has a limiter of
-  -- another make under this name, and would begin anew.
+  -- The ledgers of metrics are not in the root, and theirs is the text with colons: otherwise a limiter of another form
+  -- has this name, and would begin anew.
   local missing = not stored[i + 2]
   if stored[1] and (key ~= 1 and not missing
     or key == 1 and missing and i == 1 and string.find(call('HGET', root, 'l') or '', ': ', 1, true)) then

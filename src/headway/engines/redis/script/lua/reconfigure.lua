@@ -1,8 +1,8 @@
--- Write a ledger back as it is under another rule, unless somebody was there in between.
+-- Write a ledger back as it is under another rule, unless another client changed it in between.
 --
--- KEYS as in header.lua. ARGV[1] the meta data as it was read, ARGV[2] as it shall be, ARGV[3] the limits as text, ARGV[4]
--- the least time to live in milliseconds; then of each rule: which key, what to store (empty: leave it alone), its two lists of
--- runs, and how many permits were found to be abandoned. Answers 1 if it was written.
+-- KEYS as in header.lua. ARGV[1] the meta data as it was read, ARGV[2] as it shall be, ARGV[3] the limits as text,
+-- ARGV[4] the least time to live in milliseconds; then of each rule: which key, what to store (empty: leave it
+-- alone), its two lists of runs, and how many permits were found to be abandoned. Answers 1 if it was written.
 
 local call, RUN, CHUNK = redis.call, 16, 256
 
@@ -14,7 +14,9 @@ call('HSET', KEYS[1], 'm', ARGV[2], 'l', ARGV[3])
 -- Clients rely on the ledger for as long as they were told, and no list may be gone while its ledger is there.
 local ms = math.max(tonumber(ARGV[4]), call('PTTL', KEYS[1]))
 call('PEXPIRE', KEYS[1], ms)
-call('PEXPIRE', KEYS[1] .. ':q', ms)
+for _, part in ipairs({':q', ':w', ':h', ':b'}) do
+  call('PEXPIRE', KEYS[1] .. part, ms)
+end
 
 local function write(list, runs)
   call('DEL', list)

@@ -1,12 +1,12 @@
--- A ledger as if it were new, for who does not know its limit: what RESET does, without a script of its kinds.
+-- Make a ledger as new without knowing its limit: what RESET does, without a script of its kinds.
 --
 -- KEYS[1]  the root; KEYS[2..]: the hashes of the metrics to be reset; without any, what is in the root.
 -- The answer: how many ledgers there were, -1 if there is no root, -2 if it is of another version.
 --
--- The meta data stay, the epoch with them: a root that was deleted would look like a loss to its clients, and they would
--- quarantine it. A ledger of which nothing is stored is a fresh one, but what was taken before could be given back to it;
--- so where that is known by a tally, it goes on (`anew` in bucket.lua and fixed_window.lua, the state as `ledgers.py`
--- tells). Who waits is told to ask after it, and served then.
+-- The meta data stay, the epoch with them: a root that was deleted would look like a loss to its clients, and they
+-- would quarantine it. A ledger of which nothing is stored is a fresh one, but what was taken before could be given
+-- back to it; so where that is known by a tally, it goes on (`anew` in bucket.lua and fixed_window.lua; the state is
+-- described in `codec.py`). Waiters are told to poll, and are served then.
 
 local root = KEYS[1]
 local meta = redis.call('HGET', root, 'm')

@@ -1,5 +1,6 @@
--- Port of core/runs.py: (time, count) pairs in the order of time, as a Redis list of packed pairs. What is known of both
--- ends is kept with the state, so that a decision costs the same for 10 runs and for 1024, and mostly reads none of them.
+-- Port of core/runs.py: (time, count) pairs in the order of time, as a Redis list of packed pairs. What is known of
+-- both ends is kept with the state, so that a decision costs the same for 10 runs and for 1024, and mostly reads none
+-- of them.
 
 local RUN = '<dd'
 
@@ -15,7 +16,7 @@ local function open_runs(key, size, total, first, last, last_count)
   return runs
 end
 
--- Of a ledger that begins. A list may outlive its root by a little, and then has what nobody knows of any more.
+-- Of a ledger that begins. A list may outlive its root by a little, and then has runs that do not count any more.
 local function new_runs(key)
   call('DEL', key)
   return {key = key, size = 0, total = 0}
@@ -25,7 +26,7 @@ local function runs_state(runs)
   return pack('<ddddd', runs.size, runs.total, runs.first or -1, runs.last or -1, runs.last_count or 0)
 end
 
--- A list that is gone although the ledger remembers it was evicted: then nothing of the ledger can be believed.
+-- A list that is gone although the ledger remembers it was evicted: then the ledger cannot be trusted.
 local function run_of(value)
   if not value then
     error('HEADWAY_LOST')
@@ -76,7 +77,7 @@ end
 local function pop_run(runs)
   local time, count = run_of(call('LPOP', runs.key))
   if runs.first and runs.first ~= time then
-    error('HEADWAY_LOST') -- a script that was ended half way has taken the first one
+    error('HEADWAY_LOST') -- a script that was ended half way has popped the first one
   end
   runs.size = runs.size - 1
   runs.total = runs.total - count
@@ -87,8 +88,8 @@ local function pop_run(runs)
   return count
 end
 
--- Permits that came back without an end: their time ran out, or their holder gave them up. Counted beside the ledger, and
--- by rule, since under several rules a permit comes back once for each.
+-- Permits that came back without an end: their time ran out, or their holder gave them up. Counted beside the ledger,
+-- and by rule, since under several rules a permit comes back once for each.
 local function count_abandoned(ledger, count)
   if count > 0 then
     call('HINCRBY', ledger.key, 'a' .. ledger.index, count)

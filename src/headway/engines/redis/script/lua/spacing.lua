@@ -1,5 +1,5 @@
--- Port of core/spacing.py: one at a time, never closer than an interval, slots that can be reserved ahead. Holders do not
--- report their uses to a shared ledger, so there is no `used`: the allowance between slots is for those who are late.
+-- Port of core/spacing.py: one at a time, never closer than an interval, slots that can be reserved ahead. Holders do
+-- not report their uses to a shared ledger, so there is no `used`: the allowance between slots is for late holders.
 
 local spacing = {
   reserves = true, rule = 0, open = 0, state = 0, wait = 0, reserved = 0, slot = 0, take = 0, reset_after = 0, more = 0,
@@ -65,9 +65,9 @@ function spacing.reset_after(ledger, now)
   return math.max(0, next_slot(ledger) - now)
 end
 
--- What is asked for less often: made only when it is, since a script is run from its first line each time.
+-- What is needed less often: defined only when it is, since a script runs from its first line each time.
 function spacing.more()
-  -- The last slot moved without being given to anybody: who had it before may be as late as he was told.
+  -- The last slot moved without being granted: the holder before may be as late as it was told.
   local function widen(ledger)
     ledger.slack = math.max(ledger.slack, ledger.rule.step - ledger.rule.interval)
   end

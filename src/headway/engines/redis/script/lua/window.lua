@@ -117,7 +117,7 @@ function window.reset_after(ledger, now)
   return last - now
 end
 
--- What is asked for less often: made only when it is, since a script is run from its first line each time.
+-- What is needed less often: defined only when it is, since a script runs from its first line each time.
 function window.more()
   function window.latest_wait(ledger, now, cost)
     advance(ledger, now)
@@ -201,8 +201,9 @@ function window.more()
     return math.max(0, -ledger.free)
   end
 
-  -- Who was promised a time in a pause, or for after it, asks anew when that is changed: permits cool by their own time. If it
-  -- ends sooner, what they had is moved as they would be, or all that is taken next would be kept as long as that.
+  -- A waiter that was promised a time in a pause, or after it, requests again when the pause changes: permits cool by
+  -- their own time. If the pause ends sooner, what they had is moved as they would be, or all that is taken next
+  -- would be kept as long as that.
   function window.shift(ledger, now, by)
     local runs, least, ahead = ledger.cooling, usable(ledger.rule, now), {}
     while by < 0 and runs.size > 0 and last_run(runs) > least do

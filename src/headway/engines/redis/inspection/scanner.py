@@ -9,23 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from struct import unpack_from
 from typing import Any
 
-from headway.cli.ledger_view import Address, LedgerView, matches, order, read_key, read_ledger_view
-from headway.engines.redis import Engine, open_engine
+from headway.engines.ledger_view import Address, LedgerClients, LedgerView, matches, order
+from headway.engines.redis import Engine, open_uri
 from headway.engines.redis.client.registry import escape
-from headway.engines.redis.net.address import SHARED, is_shared, public
+from headway.engines.redis.inspection.reading import read_key, read_ledger_view
 from headway.engines.redis.net.connections import CONNECTION_ERRORS
 from headway.engines.redis.script.protocol import command
 from headway.engines.redis.script.scripts import part, plain_script
+from headway.engines.uri import public
 from headway.errors import EngineUnavailable, InvalidArgument
+from headway.printable import printable
 
 RULES = 8
 """Rules of one limiter that are searched for."""
 STEPS, STEP = 50, 1000
 """How often SCAN is called in one search, and for how many keys."""
+QUEUE = 100
+"""Waiters whose processes are counted."""
 CHUNK = 50
 """Ledgers that are read in one round trip."""
 
@@ -33,20 +39,18 @@ CHUNK = 50
 class LedgerScanner:
     """The ledgers that a server keeps."""
 
-    def __init__(self, uri: str, timeout: float = 2.0) -> None:
-        if uri.startswith("memory:"):
-            raise InvalidArgument(
-                "engine", public(uri), "a shared one: ledgers in memory are seen by their process alone"
-            )
-        if not is_shared(uri):
-            raise InvalidArgument("engine", public(uri), f"one of {SHARED}")
+    def __init__(self, uri: str, timeout: float) -> None:
         if uri.startswith("embedded:") and not Path(uri.partition("://")[2].partition("?")[0]).is_dir():
             raise InvalidArgument("engine", public(uri), "a directory that is there")
-        self.engine: Engine = open_engine(uri, timeout)
+        self.engine: Engine = open_uri(uri, timeout)
         self.complete = False
         self._cursors: dict[Any, bytes] = {}
         self._known: dict[bytes, tuple[Address, Any]] = {}
         self._dump = part("dump").encode()
+
+    @property
+    def where(self) -> str:
+        return self.engine.address
 
     # -- talking -----------------------------------------------------------------------------------------
 
@@ -149,6 +153,34 @@ class LedgerScanner:
         (found,) = self.ask(self.pool_of(root), command(b"EVAL", text, b"%d" % len(keys), *keys))
         return int(found)
 
+    def clients(self, view: LedgerView) -> LedgerClients:
+        """The waiters and the clients of a ledger, and what else is stored beside it."""
+        root = view.address.root
+        pool = self.pool_of(root)
+        fields, queue, granted, ttl_ms = self.ask(
+            pool,
+            command(b"HKEYS", root),
+            command(b"ZRANGE", root + b":q", b"0", b"%d" % (QUEUE - 1)),
+            command(b"HLEN", root + b":g"),
+            command(b"PTTL", root),
+        )
+        names = [field for field in fields if field[:1] == b"c"]
+        heard = self.ask(pool, *(command(b"HGET", root, name) for name in names))
+        epoch = view.meta.epoch
+        return LedgerClients(
+            epoch=f"{text_of(epoch[:16])}#{unpack_from('<d', epoch, 16)[0]:.0f}",
+            server=text_of(view.meta.server),
+            waiting=dict(Counter(text_of(entry[-20:-8]) for entry in queue)),
+            granted=granted,
+            streams={
+                text_of(name[1:]): int(unpack_from("<d", answer, 8)[0])
+                for name, answer in zip(names, heard, strict=True)
+                if answer is not None
+            },
+            ttl_ms=ttl_ms,
+            stored_in=text_of(root),
+        )
+
     # -- reading -----------------------------------------------------------------------------------------
 
     def read(self, addresses: list[Address]) -> list[LedgerView]:
@@ -178,3 +210,8 @@ class LedgerScanner:
                 self._known.pop(address.place, None)
             else:
                 yield view
+
+
+def text_of(data: bytes) -> str:
+    """Text that the server keeps, safe to show."""
+    return printable(data.decode(errors="replace"))

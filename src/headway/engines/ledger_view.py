@@ -1,28 +1,19 @@
-"""A ledger of a server, read without its limiter.
+"""A ledger of an engine as a person sees it, without its limiter: for `headway top` and `headway inspect`.
 
-The layout is described at the top of `engines/redis/script/lua/header.lua`. The stored bytes are decoded into the
-core's own
-ledgers, so that nothing is computed here that the algorithms compute already.
+An engine decodes what it has stored into a core ledger, so nothing is computed here that the core computes already.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import singledispatch
-from struct import unpack_from
-from typing import Any, NamedTuple
-from urllib.parse import unquote
+from typing import NamedTuple, Protocol
 
 from headway.core.bucket import BucketLedger
 from headway.core.ledger import FOREVER, Ledger
 from headway.core.spacing import SpacingLedger
 from headway.core.window import WindowLedger
-from headway.engines.redis.script.codec import Stored, decode, unnoted
-from headway.engines.redis.script.protocol import META
-
-FORMAT = 1
 
 
 class Address(NamedTuple):
@@ -54,18 +45,6 @@ class Meta:
     born: int
     epoch: bytes
     server: bytes
-
-    @classmethod
-    def read(cls, data: bytes) -> Meta | None:
-        """Decode it; None where another version of headway wrote it."""
-        form, seq, last, quarantined, paused, expires, waiting, _, governed, born, epoch = META.unpack_from(
-            data
-        )
-        if form != FORMAT:
-            return None
-        numbers = (seq, last, quarantined, paused, expires, waiting, governed, born)
-        seq, last, quarantined, paused, expires, waiting, governed, born = map(int, numbers)
-        return cls(seq, last, quarantined, paused, expires, waiting, governed, born, epoch, data[META.size :])
 
 
 @dataclass(slots=True)
@@ -180,57 +159,47 @@ def matches(address: Address, wanted: str | None) -> bool:
     return fnmatchcase(name, wanted) or wanted in name
 
 
-def read_key(key: bytes) -> Address | None:
-    """The address that is written in a key of the server; None if the key is not a ledger.
+@dataclass(frozen=True, slots=True)
+class LedgerClients:
+    """The waiters and the clients of a ledger, and what else is stored beside it."""
 
-    >>> read_key(b"headway:{a%3Ab:c}")[2:], read_key(b"headway:{llm}/tokens:bob")[2:]
-    (('a:b', 'c', None), ('llm', 'bob', 'tokens'))
-    >>> read_key(b"headway:{api}:g")
-    """
-    found = re.fullmatch(
-        r"([^{]*:\{([^}:]*)(?::([^}]*))?\})(?:/([^:]*)(?::([^:]*))?)?", key.decode(errors="replace")
-    )
-    if found is None:
-        return None
-    root, name, own, metric, scoped = found.groups()
-    texts = [None if text is None else unquote(text) for text in (own if metric is None else scoped, metric)]
-    return Address(root.encode(), key, unquote(name), *texts)
-
-
-def read_ledger_view(address: Address, dumped: list[Any], limit: bytes | None) -> LedgerView | None:
-    """Decode what `dump.lua` returned; None if nothing is there, or nothing that this version can read."""
-    data, time, *parts = dumped
-    meta = None if data is None else Meta.read(data)
-    if meta is None:
-        return None
-    text = own_part((limit or b"?").decode(errors="replace"), address.metric)
-    now = max(int(unpack_from("<d", time)[0]), meta.last)
-    view = LedgerView(address, text, meta, now, [], [])
-    for value, cooling, out, abandoned in zip(*(iter(parts),) * 4, strict=True):
-        if value is None:
-            continue
-        stored = Stored(value, cooling, out)
-        # What was written before a loss is void.
-        if stored.epoch in (b"", meta.epoch):
-            ledger = decode(stored)
-            view.ledgers.append(ledger)
-            view.lapses.append(int(abandoned or 0) + unnoted(stored, ledger, now))
-    return view if view.ledgers or address.metric is None else None
+    epoch: str
+    """A ledger is named after the stream and the number of the command that began it."""
+    server: str
+    waiting: dict[str, int]
+    """How many of the first waiters are of which process."""
+    granted: int
+    """Waiters that were called and have not answered yet."""
+    streams: dict[str, int]
+    """When each stream of commands was heard of last, in ticks."""
+    ttl_ms: int
+    stored_in: str
 
 
-def own_part(text: str, metric: str | None) -> str:
-    """A metric's own limits, out of the text that is stored for display.
+class Scanner(Protocol):
+    """Reads all ledgers that an engine keeps, without changing them."""
 
-    >>> own_part("requests: 500/minute; tokens: 30000/minute; 5 concurrent", "tokens")
-    '30000/minute; 5 concurrent'
-    """
-    if metric is None:
-        return text
-    own: list[str] = []
-    inside = False
-    for piece in text.split("; "):
-        name, colon, rest = piece.partition(": ")
-        inside = name == metric if colon else inside
-        if inside:
-            own.append(rest if colon else piece)
-    return "; ".join(own) or text
+    complete: bool
+    """Whether every key has been seen once."""
+
+    @property
+    def where(self) -> str:
+        """The engine's address, without passwords."""
+
+    def search(self, most_steps: int | None = ...) -> None:
+        """Look for ledgers, from where the last search ended."""
+
+    def addresses(self, wanted: str | None = None) -> list[Address]:
+        """Those that are known and fit a pattern, or a part of a name or key."""
+
+    def of(self, name: str, key: str | None) -> list[LedgerView]:
+        """A limiter's ledgers of a key."""
+
+    def read(self, addresses: list[Address]) -> list[LedgerView]:
+        """The ledgers at these addresses, as far as they are still there."""
+
+    def clients(self, view: LedgerView) -> LedgerClients:
+        """The waiters and clients of a ledger."""
+
+    def reset(self, views: list[LedgerView]) -> int:
+        """Make the ledgers of one limiter and key as new; how many there were, or -1 if they are gone."""

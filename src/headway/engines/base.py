@@ -1,0 +1,294 @@
+"""The seam: all that front ends and flows know of where ledgers live. Commands go in, decisions come out.
+
+A limiter opens its ledgers on an engine (`Engine.open`) and gets a `Ledgers`. It sends commands, which are values, for
+a thread (`send`) or for a task (`send_async`), and gets a `Decision`. Four decisions are possible:
+
+    GRANTED, nothing to wait for    the permit may be spent now, until it expires
+    GRANTED, for a time             the permit may be spent after a wait that the engine has promised
+    QUEUED                          the request stands in the ledger's queue; its waker is called when its turn comes
+    DENIED                          with the status of every rule; NEVER where no amount of waiting helps
+
+Waiting is the same for all of them. A flow asks the decision what to do next (`next_step`) and does it: wait so long,
+send a check, acquire again, or spend the permit. So an engine decides how it copes with lost messages, moved slots and
+clocks that drift, and a flow decides nothing but when its caller gives up.
+
+Every time that crosses the seam is a duration in nanoseconds, rounded up by the engine: no engine's clock leaks into a
+front end. Releases are posted (`release`): they never block and never raise, and an engine that cannot deliver one
+lets the permit's lease run out instead.
+
+A new engine implements `Engine`, `Ledgers` and `Decision`, gets a line in `engines/uri.py`, and passes
+`tests/engines/`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headway.clock import Clock
+    from headway.core.ledger import Rule
+    from headway.core.limits import Limit
+
+Keys = tuple[str | None, ...]
+"""The key of every rule; a limiter without metrics has one for all of its rules."""
+
+Row = tuple[Any, int, int, int, int, int, bool]
+"""Of one rule: its limit, remaining, wait and time until reset in ns, waiting, in flight, whether the wait is exact."""
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+
+class Patience(IntEnum):
+    """What a request that cannot be granted now is content with."""
+
+    NOW = 0
+    WAIT = 1
+    RESERVE = 2
+
+
+class Acquire(NamedTuple):
+    """Take a permit: now, at a promised time, or after a place in the queue; at most `longest_ns` away."""
+
+    keys: Keys
+    costs: tuple[int, ...]
+    patience: Patience
+    longest_ns: int | None = None
+
+
+class Peek(NamedTuple):
+    """Report how things stand for such a request; changes nothing."""
+
+    keys: Keys
+    costs: tuple[int, ...]
+
+
+class Pause(NamedTuple):
+    """Grant nothing for so long: to one key, or to all where the key is None. 0 lifts the pause."""
+
+    keys: Keys
+    ns: int
+
+
+class Reset(NamedTuple):
+    """Let a key start anew."""
+
+    keys: Keys
+
+
+class Check(NamedTuple):
+    """Ask what has become of a decision: a message may have been lost, a promise may have been withdrawn."""
+
+    decision: Decision
+
+
+Command = Acquire | Peek | Pause | Reset | Check
+
+
+# -- decisions -----------------------------------------------------------------------------------------------------
+
+
+class Verdict(IntEnum):
+    """What an engine said to `Acquire`."""
+
+    DENIED = 0
+    GRANTED = 1
+    QUEUED = 2
+    NEVER = 3
+
+
+class Action(IntEnum):
+    """What a waiter does next."""
+
+    SPEND = 0
+    WAIT = 1
+    CHECK = 2
+    ACQUIRE_AGAIN = 3
+    GIVE_UP = 4
+
+
+class Step(NamedTuple):
+    """An action. A wait ends after `wait_ns`, or when the waker is called.
+
+    No permit comes before `least_ns` have passed, so a caller whose deadline is earlier gives up at once.
+    """
+
+    action: Action
+    wait_ns: int = 0
+    least_ns: int = 0
+
+
+class Report(Protocol):
+    """How things stand: the answer to `Peek`, and a part of every decision."""
+
+    def rows(self) -> list[Row]:
+        """One row for every rule; empty where the engine did not say."""
+
+    def reason(self) -> str:
+        """Why there is no permit right now: "limit", "paused" or "quarantine"."""
+
+    def in_doubt(self) -> float:
+        """For how many seconds a loss may still matter whose quarantine was cut short."""
+
+
+class Decision(Report, Protocol):
+    """An engine's answer to `Acquire`, and from then on the permit's identity on that engine."""
+
+    waker: Any
+    """Called (`wake()`) when the next step may have changed. The driver of a flow sets it."""
+
+    @property
+    def verdict(self) -> int:
+        """A `Verdict`."""
+
+    @property
+    def costs(self) -> tuple[int, ...]:
+        """What was asked for, of every rule."""
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules that decided."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the permit has to be ended: one of its rules counts it until then."""
+
+    @property
+    def revoked(self) -> bool:
+        """Whether the permit is the ledger's again: it was lost, recalled or expired."""
+
+    def spendable(self) -> bool:
+        """Whether the permit may be spent right now."""
+
+    def next_step(self) -> Step:
+        """What to do until the permit may be spent."""
+
+    def wait_ns(self) -> int:
+        """How long until a granted permit may be spent; 0 when its time has come."""
+
+    def expires_in_ns(self) -> int:
+        """How long a granted permit may still be spent; below 0 it has expired."""
+
+    def flight_ns(self) -> int:
+        """How long ago the permit could be spent for the first time."""
+
+    def reserve_again_ns(self) -> int | None:
+        """After a denied reservation: when a slot can be reserved again, where that is known."""
+
+    def drop(self) -> None:
+        """The permit was dropped without an end. Called by a finalizer: it must not block, lock or send."""
+
+    def withdraw(self) -> None:
+        """The caller has gone: a place in the queue and whatever was granted go back. Never blocks, never raises."""
+
+
+# -- engines -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LimiterTerms:
+    """What a limiter tells the engine when it opens its ledgers."""
+
+    name: str
+    clock: Clock
+    text: str
+    """The limits, as a person reads them."""
+    metrics: tuple[str | None, ...]
+    """The metric of every rule; None where the limiter has none."""
+    rules: tuple[Rule, ...]
+    rules_for: Callable[[Keys], tuple[Rule, ...]] | None
+    """The rules of a key, where single keys have limits of their own."""
+    timeout_ns: int
+    on_loss: str
+    max_quarantine_ns: int | None
+    notify: Callable[[str, str | None, float], None]
+    """Told (kind, key, seconds) of a quarantine."""
+
+
+class Ledgers(Protocol):
+    """One limiter's ledgers on an engine."""
+
+    def send(self, command: Command) -> Any:
+        """Carry a command out for this thread: a `Decision` for `Acquire`, a `Report` for `Peek`.
+
+        Raises `EngineUnavailable` when the engine does not answer in time; whatever it raises, the command's effects
+        are undone.
+        """
+
+    async def send_async(self, command: Command, loop: asyncio.AbstractEventLoop) -> Any:
+        """The same for a task of this running event loop."""
+
+    def release(self, decision: Decision, how: int, actual: tuple[int, ...] | None = None) -> None:
+        """End a permit. Never blocks, never raises."""
+
+    def hold(self, decision: Decision) -> None:
+        """A held or reserved permit is in use from now on: the engine renews it, or its promise, until its release."""
+
+    def owns(self, decision: Decision) -> bool:
+        """Whether this process took the permit. A forked child has copies of its parent's."""
+
+    def begin_wait(self, decision: Decision) -> None:
+        """A caller waits for this decision: it is counted, and closing the ledgers ends its wait."""
+
+    def end_wait(self, decision: Decision) -> None:
+        """The caller does not wait any more."""
+
+    @property
+    def waiting(self) -> int:
+        """How many callers of this process wait."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is granted any more."""
+
+    def known_keys(self) -> int:
+        """How many keys have ledgers, as far as this process knows."""
+
+    def set_limit(self, text: str, rules: tuple[Rule, ...]) -> None:
+        """Keep other rules of the same kinds from now on."""
+
+    def close(self) -> None:
+        """End every wait with `LimiterClosed`."""
+
+
+class Engine(ABC):
+    """A shared place for ledgers, as a URI or `redis_engine` names it: for `engine=`, and for type annotations.
+
+    >>> import redis
+    >>> from headway import Engine, redis_engine
+    >>> engine: Engine = redis_engine(redis.Redis(host="db"), namespace="shop")
+    >>> engine.address, engine.namespace
+    ('redis-py client to db:6379', 'shop')
+    >>> engine.close()
+
+    Limiters that name the same URI, or the same client, share one engine. It is opened by the first command.
+    """
+
+    address: str
+    """Where it is, without passwords."""
+    namespace: str
+    """What the names of all its keys begin with."""
+    tick_ns: int
+    """The resolution of its clock: its rules reckon in these."""
+
+    @abstractmethod
+    def rules_of(self, limit: Limit) -> tuple[Rule, ...]:
+        """The rules of a limit by this engine's clock."""
+
+    @abstractmethod
+    def adapt(self, limit: Limit, *, measure: bool = True) -> Limit:
+        """A limit as it can be kept from a distance; `measure` allows a round trip to find that out."""
+
+    @abstractmethod
+    def open(self, terms: LimiterTerms) -> Ledgers:
+        """A limiter's ledgers."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End its connections and threads, when no limiter uses it any more."""

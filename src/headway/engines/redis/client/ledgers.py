@@ -1,0 +1,131 @@
+"""One limiter's ledgers on a Redis engine: `base.Ledgers` in terms of requests and batchers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from headway.engines import base
+from headway.engines.redis.client.batching import loop_batcher, thread_batcher
+from headway.engines.redis.client.registry import LimiterRegistry
+from headway.engines.redis.client.renewal import begin_renewals, send_release
+from headway.engines.redis.client.requests import (
+    CANCEL,
+    SETTLE,
+    Acquire,
+    Peek,
+    PollQueue,
+    Request,
+    taken_here,
+)
+from headway.engines.redis.cluster.pause import Pause
+from headway.engines.redis.script.protocol import NEVER, PAUSE, RESET, TICK, numbers
+from headway.errors import LimiterClosed
+
+if TYPE_CHECKING:
+    from headway.core.ledger import Rule
+    from headway.engines.redis.engine import Engine
+
+
+class RedisLedgers:
+    """Sends a limiter's commands to the ledgers that its registry knows."""
+
+    __slots__ = ("__weakref__", "registry")
+
+    def __init__(self, engine: Engine, terms: base.LimiterTerms) -> None:
+        self.registry = LimiterRegistry(engine, terms)
+
+    # -- commands ----------------------------------------------------------------------------------------
+
+    def send(self, command: base.Command) -> Any:
+        if type(command) is base.Acquire:
+            request: Any = self._acquire(command)
+        else:
+            request = self._request(command)
+        thread_batcher(request.ledger).send(request)
+        return request
+
+    async def send_async(self, command: base.Command, loop: asyncio.AbstractEventLoop) -> Any:
+        if type(command) is base.Acquire:
+            request: Any = self._acquire(command)
+        else:
+            request = self._request(command)
+        try:
+            await loop_batcher(request.ledger, loop).send(request)
+        except BaseException:
+            request.withdraw()
+            raise
+        return request
+
+    def _acquire(self, command: base.Acquire) -> Acquire:
+        registry = self.registry
+        if registry.closed:
+            raise LimiterClosed(registry.name)
+        longest_ns = command.longest_ns
+        longest = NEVER if longest_ns is None else float(longest_ns // TICK)
+        return Acquire(registry.ledger(command.keys), command.costs, command.patience, longest)
+
+    def _request(self, command: base.Command) -> Request:
+        registry = self.registry
+        if isinstance(command, base.Check):
+            return PollQueue(command.decision.ledger)  # type: ignore[attr-defined] # it is an `Acquire` of ours
+        if registry.closed:
+            raise LimiterClosed(registry.name)
+        ledger = registry.ledger(command.keys)
+        if isinstance(command, base.Peek):
+            return Peek(ledger, command.costs)
+        if isinstance(command, base.Pause):
+            return Pause(ledger, numbers(PAUSE, -(-command.ns // TICK)))
+        return Request(ledger, numbers(RESET))
+
+    def release(self, decision: Any, how: int, actual: tuple[int, ...] | None = None) -> None:
+        acquire: Acquire = decision
+        acquire.wake_up()  # reserved, and its holder did not wait
+        if not taken_here(acquire):
+            return
+        # Completing tells the ledger something only where permits are held; a cancelled one goes back in any case.
+        if how == SETTLE or ((acquire.held or how == CANCEL) and not acquire.void):
+            send_release(acquire, how, actual)
+
+    def hold(self, decision: Any) -> None:
+        acquire: Acquire = decision
+        ledger = acquire.ledger
+        if acquire.slot > acquire.replied_at:
+            acquire.sleep()
+        if ledger.leased:
+            begin_renewals(acquire, ledger.leased)
+
+    def owns(self, decision: Any) -> bool:
+        return taken_here(decision)
+
+    # -- waiters -----------------------------------------------------------------------------------------
+
+    def begin_wait(self, decision: Any) -> None:
+        self.registry.waiters.add(decision)
+
+    def end_wait(self, decision: Any) -> None:
+        self.registry.waiters.discard(decision)
+        decision.wake_up()
+
+    @property
+    def waiting(self) -> int:
+        return len(self.registry.waiters)
+
+    @property
+    def closed(self) -> bool:
+        return self.registry.closed
+
+    # -- the limiter -------------------------------------------------------------------------------------
+
+    def known_keys(self) -> int:
+        return self.registry.known()
+
+    def set_limit(self, text: str, rules: tuple[Rule, ...]) -> None:
+        self.registry.declare(text, rules)
+        # A waiter may be served under the new limit, or never: its ledger is asked soon.
+        for ledger in self.registry.everybody():
+            ledger.visited = 0
+        self.registry.engine.worker.wake()
+
+    def close(self) -> None:
+        self.registry.close()

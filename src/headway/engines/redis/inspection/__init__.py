@@ -1,0 +1,1 @@
+"""The ledgers of a server as a person sees them: for `headway top`, `inspect` and `reset`."""

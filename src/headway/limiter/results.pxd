@@ -1,1 +1,0 @@
-# Compiled as it is: the connector of every call that is denied.
