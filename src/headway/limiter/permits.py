@@ -19,6 +19,7 @@ from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
 from headway.limiter.request_input import settled_cost
 from headway.outcome import outcome_of
+from headway.status import Status, status_of
 
 try:
     import cython
@@ -26,6 +27,7 @@ except ImportError:
     from headway import _cython as cython
 
 if TYPE_CHECKING:
+    from headway.clock import Clock
     from headway.core.ledger import Ledger
     from headway.engines.memory.store import MemoryStore
 
@@ -48,6 +50,7 @@ class Permit:
 
     __slots__ = (
         "_claims",
+        "_clock",
         "_cost",
         "_end",
         "_granted_at",
@@ -93,6 +96,31 @@ class Permit:
         """Seconds until it must have been spent: `inf`, unless it comes from a shared engine."""
         return float("inf")
 
+    @property
+    def status(self) -> Status:
+        """How the limit stands for its key after this grant: for the headers of an answer, for instance.
+
+        It is that of the moment at which it is looked at, and consumes nothing.
+        """
+        store: Any = self._store
+        if store is None:  # it has ended, and does not keep its limiter alive
+            return self._status_of_ledger()
+        names = store.metrics
+        if self._claims is None:
+            return status_of(store.snapshot((self._key,), (self._cost,)), names)
+        keys: list[str | None] = [self._key if name is None else None for name in names]
+        costs = [0] * len(names)
+        for index, _, cost, _, _, key in self._claims:
+            keys[index], costs[index] = key, cost
+        return status_of(store.snapshot(tuple(keys), tuple(costs)), names)
+
+    def _status_of_ledger(self) -> Status:
+        ledger, now = self._ledger, self._clock.now()
+        assert ledger is not None
+        wait, exact = ledger.wait(now, 1), ledger.exact(now, 1)
+        limit, left = ledger.get_rule().limit, ledger.remaining(now)
+        return status_of([(limit, left, wait, ledger.reset_after(now), 0, ledger.in_flight(now), exact)])
+
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
 
@@ -107,6 +135,7 @@ class Permit:
     if TYPE_CHECKING:
         _store: MemoryStore
         _claims: list[tuple[int, Ledger, int, int, int, str | None]] | None
+        _clock: Clock
         _cost: int
         _end: int
         _granted_at: int
@@ -186,7 +215,8 @@ class Permit:
                         store.check_health()
                     if self._cost == 1 and self._listener is None:
                         # Kept for the next grant, which takes it if nobody else has it by then.
-                        self._store = None  # type: ignore[assignment] # never looked at again
+                        self._clock = store.clock
+                        self._store = None  # type: ignore[assignment] # looked at by `status` alone
                         store.spare = self
                     return
             self._slow_end(how)

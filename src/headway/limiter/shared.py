@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.diagnostics import notice_wait
 from headway.engines.base import Acquire, LimiterTerms, Patience, Pause, Peek, Reset, Verdict
-from headway.errors import EngineUnavailable, NotPromised, RateLimited
+from headway.errors import EngineUnavailable, InvalidArgument, NotPromised, RateLimited
 from headway.flows import drive_shared
 from headway.flows.drive import need_loop
 from headway.flows.shared import Flow, Refused, Send, acquire_flow
@@ -46,6 +46,7 @@ class SharedLimiter:
         "_default",
         "_emitter",
         "_engine",
+        "_exempt",
         "_fallback",
         "_max_waiting",
         "_remote",
@@ -70,6 +71,7 @@ class SharedLimiter:
             self._read(limit, measure=True), options.overrides, self._read, engine.rules_of, same_kinds=True
         )
         self._fallback = Fallback(options, self.table.limits)
+        self._exempt = self._exempt_limiter(options) if self.table.exempts else None
         self._counts = LimiterCounts(self.name, self.table.rules, engine.tick_ns)
         self.ledgers = engine.open(
             LimiterTerms(
@@ -92,6 +94,12 @@ class SharedLimiter:
         limits = limits_of(limit, self._remote)
         return {metric: self._engine.adapt(part, measure=measure) for metric, part in limits.items()}
 
+    def _exempt_limiter(self, options: SharedOptions) -> Fallback:
+        if self.table.metrics[0] is not None:
+            accepted = "limits: with metrics no key is exempt on a shared engine"
+            raise InvalidArgument("overrides", options.overrides, accepted)
+        return Fallback.exempt(options)
+
     def _rules_for(self, keys: tuple[str | None, ...]) -> tuple[Any, ...]:
         table = self.table
         each = keys if table.metrics[0] is not None else keys * len(table.rules)
@@ -105,6 +113,8 @@ class SharedLimiter:
     # -- verbs of every call -----------------------------------------------------------------------------
 
     def try_acquire(self, key: Key, cost: Cost) -> Permit | Denied:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().try_acquire(key, cost=cost)
         command = self._command(key, cost, Patience.NOW)
         while True:
             try:
@@ -116,6 +126,8 @@ class SharedLimiter:
                 return answer
 
     async def try_acquire_async(self, key: Key, cost: Cost) -> Permit | Denied:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().try_acquire(key, cost=cost)
         command = self._command(key, cost, Patience.NOW)
         while True:
             try:
@@ -127,6 +139,8 @@ class SharedLimiter:
                 return answer
 
     def acquire(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().acquire(key, cost=cost, timeout=timeout)
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         usual = deadline is None and key is None and type(cost) is int and cost == 1
         command = self._default if usual else self._command(key, cost, Patience.WAIT, deadline)
@@ -144,6 +158,8 @@ class SharedLimiter:
         return self._granted(decision, key, cost, since)
 
     async def acquire_async(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return await self._exempt.for_exempt().acquire_async(key, cost=cost, timeout=timeout)
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         usual = deadline is None and key is None and type(cost) is int and cost == 1
         command = self._default if usual else self._command(key, cost, Patience.WAIT, deadline)
@@ -198,7 +214,8 @@ class SharedLimiter:
 
     def _granted(self, decision: Decision, key: Key, cost: Cost, since: int = 0) -> SharedPermit:
         """`since`: when the caller began to wait, if it had to."""
-        permit = new_shared_permit(self, decision, key if key is None or type(key) is str else _first(key))
+        first = key if key is None or type(key) is str else _first(key)
+        permit = new_shared_permit(self, decision, first, key)
         self._counts.granted += 1
         if permit._held:
             self.ledgers.hold(decision)
@@ -277,6 +294,8 @@ class SharedLimiter:
     # -- rarer verbs, as flows ---------------------------------------------------------------------------
 
     def reserving(self, key: Key, cost: Cost) -> Flow[Permit]:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().reserve(key, cost=cost)
         keys, costs = self._request(key, cost)
         rules = self.table.rules if keys[0] is None else self._rules_for(keys)
         for rule in rules:
@@ -303,18 +322,26 @@ class SharedLimiter:
         return permit
 
     def peeking(self, key: Key, cost: Cost) -> Flow[Status]:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().peek(key, cost=cost)
         keys, costs = self._request(key, cost)
         report: Report = yield from self._telling(Peek(keys, costs), key)
         return status(report, self.table.metrics)
 
     def pausing(self, length: Any, key: str | None) -> Flow[None]:
         ns = pause_to_ns(length)
+        if self._exempt is not None:
+            self._exempt.for_exempt().pause(length, key)
+            if self.table.is_exempt(key):
+                return
         names = self.table.metrics if self.table.metrics[0] is not None else self.table.metrics[:1]
         yield from self._telling(Pause((key,) * len(names), ns), key)
         if self._emitter is not None:
             self._emitter.emit("paused", key, None, ns / 1e9)
 
     def resetting(self, key: Key) -> Flow[None]:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().reset(key)
         keys = keys_of(key, self.table.metrics, costs=False)
         yield from self._telling(Reset(keys if self.table.metrics[0] is not None else keys[:1]), key)
 
@@ -338,8 +365,9 @@ class SharedLimiter:
 
     def stats(self) -> LimiterStats:
         counts, instead = self._counts, self._fallback.stats()
+        exempt = 0 if self._exempt is None else self._exempt.stats().granted
         return LimiterStats(
-            granted=counts.granted + instead.granted,
+            granted=counts.granted + instead.granted + exempt,
             denied=counts.denied + instead.denied,
             waiting=self.ledgers.waiting + instead.waiting,
             completed=counts.ended - counts.abandoned + instead.completed,
@@ -351,6 +379,8 @@ class SharedLimiter:
     def close(self) -> None:
         self.ledgers.close()
         self._fallback.close()
+        if self._exempt is not None:
+            self._exempt.close()
 
 
 def _first(key: Any) -> str | None:

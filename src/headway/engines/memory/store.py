@@ -177,6 +177,19 @@ class MemoryStore(Queue):
         finally:
             self.leave()
 
+    def reset_all(self) -> None:
+        """Let every key start anew."""
+        self.enter()
+        try:
+            if self.closed:
+                raise LimiterClosed(self.name)
+            for keyed in self.keyed_ledgers:
+                keyed.clear()
+            self.pauses.clear()
+            self.call_heads()
+        finally:
+            self.leave()
+
     def choose(self, choosers: list[Callable[[str], Rule | None] | None]) -> None:
         """Let other functions say which keys have a rule of their own."""
         self.enter()
