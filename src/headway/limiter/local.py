@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from headway.core.wait_queue import Ticket
-from headway.diagnostics import notice_wait
+from headway.diagnostics import notice_abandoned, notice_wait
 from headway.engines.memory.store import ATOMIC
 from headway.errors import AcquireTimeout, RateLimited
 from headway.flows.drive import run_async, running_loop
@@ -330,6 +330,10 @@ class LocalLimiter:
         if not ticket.granted and self._max_waiting is not None and store.waiting > self._max_waiting:
             store.withdraw(ticket)
             raise self._limited(key, cost, "max_waiting", timeout)
+        if not ticket.granted:
+            notice_abandoned(
+                store, [keyed.peek(own) for keyed, own in zip(store.keyed_ledgers, keys, strict=True)]
+            )
         return ticket, deadline
 
     def _limited(self, key: Key, cost: Cost, reason: str, timeout: Timeout) -> RateLimited:

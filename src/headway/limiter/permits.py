@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from headway.core.wait_queue import Ticket
+from headway.diagnostics import notice_abandoned
 from headway.engines.memory.store import ABANDON, ATOMIC, CANCEL, COMPLETE, SETTLE
 from headway.errors import InvalidArgument, PermitFinished
 from headway.flows.drive import run, run_async
@@ -239,6 +240,8 @@ class Permit:
             store.ended += how == COMPLETE
             for index, ledger, cost, mark, tally, key in self._claims:
                 store.end(how, ledger, cost, mark, tally, index, key, 0)
+        if how == ABANDON and store.waiting:
+            notice_abandoned(store, [self._ledger, *(claim[1] for claim in self._claims or ())])
         if store.ended & 255 == 0:
             store.check_health()
 
