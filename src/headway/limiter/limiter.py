@@ -20,7 +20,7 @@ from headway.core.wait_queue import Ticket
 from headway.engines.base import Engine
 from headway.engines.memory import open_store
 from headway.engines.uri import check_engine, is_local, open_engine
-from headway.errors import InvalidArgument, InvalidKey, LimiterClosed, NotPromised, RateLimited
+from headway.errors import InvalidArgument, InvalidKey, InvalidUse, LimiterClosed, NotPromised, RateLimited
 from headway.events import EventEmitter, LimiterEvent
 from headway.limiter import shared_options
 from headway.limiter.hold import Hold
@@ -51,7 +51,8 @@ class Limiter(LocalLimiter):
     >>> limiter.peek("alice").remaining
     99
 
-    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one. `engine`
+    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one, or
+    exempts them (None in a mapping; None from a function means the limiter's own limit). `engine`
     says where the ledgers are: in this process, or shared with others (a URI, an `Engine`, or a client of redis-py).
     `remote` says when a `Window` counts. None: whatever brackets a call (`with`, `hold`, `throttle`) counts as the
     remote does, a bare `acquire` at the decision. False: always at the decision. True or a `Remote`: always as the
@@ -353,6 +354,25 @@ class Limiter(LocalLimiter):
             await self._shared.run_async(self._shared.resetting(key))
             return
         self.reset(key)
+
+    def reset_all(self) -> None:
+        """Let every key start anew, and lift every pause. On a shared engine, reset single keys.
+
+        >>> limiter = Limiter("1/minute")
+        >>> _ = limiter.acquire("alice"), limiter.acquire("bob")
+        >>> limiter.reset_all()
+        >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
+        (True, True)
+        """
+        if self._shared is not None:
+            raise InvalidUse(
+                "reset_all() is for memory://: a shared engine does not list its keys", "limiter.reset(key)"
+            )
+        self._store.reset_all()
+
+    async def reset_all_async(self) -> None:
+        """`reset_all` for a task."""
+        self.reset_all()
 
     def stats(self) -> LimiterStats:
         """What was granted, denied and ended so far, and how many keys are remembered.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.wait_queue import Ticket
 from headway.denied import Denied
-from headway.diagnostics import notice_wait
+from headway.diagnostics import notice_abandoned, notice_wait
 from headway.engines.memory.store import ATOMIC
 from headway.errors import AcquireTimeout, LimiterClosed, RateLimited
 from headway.flows.drive import run_async, running_loop
@@ -418,6 +418,10 @@ class LocalLimiter:
         ):
             store.withdraw(ticket)
             raise self._limited(key, cost, "max_waiting", timeout)
+        if not ticket.granted:
+            notice_abandoned(
+                store, [keyed.peek(own) for keyed, own in zip(store.keyed_ledgers, ticket.keys, strict=True)]
+            )
         return deadline
 
     def _limited(self, key: Key, cost: Cost, reason: str, timeout: Timeout) -> RateLimited:

@@ -19,13 +19,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from headway.core.wait_queue import Ticket
-from headway.diagnostics import check_health, notice_drop
+from headway.diagnostics import check_health, notice_abandoned, notice_drop
 from headway.engines.memory.store import ATOMIC
 from headway.errors import PermitFinished
 from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
 from headway.limiter.request_input import settled_cost
 from headway.outcome import Outcome, outcome_of
+from headway.status import Status, status_of
 
 try:
     import cython
@@ -33,6 +34,7 @@ except ImportError:
     from headway import _cython as cython
 
 if TYPE_CHECKING:
+    from headway.clock import Clock
     from headway.core.ledger import Ledger
     from headway.engines.memory.store import Claim, MemoryStore
 
@@ -58,6 +60,7 @@ class Permit:
 
     __slots__ = (
         "_claims",
+        "_clock",
         "_cost",
         "_end",
         "_granted_at",
@@ -103,6 +106,31 @@ class Permit:
         """Seconds until it must have been spent: `inf`, unless it comes from a shared engine."""
         return float("inf")
 
+    @property
+    def status(self) -> Status:
+        """How the limit stands for its key after this grant: for the headers of an answer, for instance.
+
+        It is that of the moment at which it is looked at, and consumes nothing.
+        """
+        store: Any = self._store
+        if store is None:  # it has ended, and does not keep its limiter alive
+            return self._status_of_ledger()
+        names = store.metrics
+        if self._claims is None:
+            return status_of(store.snapshot((self._key,), (self._cost,)), names)
+        keys: list[str | None] = [self._key if name is None else None for name in names]
+        costs = [0] * len(names)
+        for index, _, cost, _, _, key in self._claims:
+            keys[index], costs[index] = key, cost
+        return status_of(store.snapshot(tuple(keys), tuple(costs)), names)
+
+    def _status_of_ledger(self) -> Status:
+        ledger, now = self._ledger, self._clock.now()
+        assert ledger is not None
+        wait, exact = ledger.wait(now, 1), ledger.exact(now, 1)
+        limit, left = ledger.get_rule().limit, ledger.remaining(now)
+        return status_of([(limit, left, wait, ledger.reset_after(now), 0, ledger.in_flight(now), exact)])
+
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
 
@@ -120,6 +148,7 @@ class Permit:
     if TYPE_CHECKING:
         _store: MemoryStore
         _claims: list[Claim] | None
+        _clock: Clock
         _cost: int
         _end: int
         _granted_at: int
@@ -185,7 +214,8 @@ class Permit:
                         self._held = 0  # used again, it is bare again
                     elif self._cost == 1:
                         # Kept for the next grant, which takes it if nothing else refers to it by then.
-                        self._store = None  # type: ignore[assignment] # never looked at again
+                        self._clock = store.clock
+                        self._store = None  # type: ignore[assignment] # looked at by `status` alone
                         store.spare = self
                     return
         self._end_locked(how, None)
@@ -205,6 +235,8 @@ class Permit:
             # Interrupted, perhaps after the ledger was told and before its waiters were.
             store.tidy()
             raise
+        if how == Outcome.ABANDON and store.queues.waiters:
+            notice_abandoned(store, [claim[1] for claim in claims])
         if self._listener is not None:
             self._listener.emit_end(self, how)
 
