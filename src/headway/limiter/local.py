@@ -140,6 +140,7 @@ class LocalLimiter:
         ticket, deadline = self._queue(key, cost, timeout)
         try:
             if not ticket.granted:
+                notice_abandoned(self._store, ticket.keys)
                 run(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
         except DeadlinePassed:
@@ -165,9 +166,13 @@ class LocalLimiter:
         ticket, deadline = self._queue(key, cost, timeout)
         if not ticket.granted:
             try:
+                notice_abandoned(self._store, ticket.keys)
                 await run_async(wait_in_line(ticket, deadline), self._store, ticket)
             except DeadlinePassed:
                 raise self._limited(key, cost, "timeout", timeout) from None
+            except BaseException:
+                self._store.withdraw(ticket)
+                raise
         return self._waited(ticket)
 
     async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
@@ -330,10 +335,6 @@ class LocalLimiter:
         if not ticket.granted and self._max_waiting is not None and store.waiting > self._max_waiting:
             store.withdraw(ticket)
             raise self._limited(key, cost, "max_waiting", timeout)
-        if not ticket.granted:
-            notice_abandoned(
-                store, [keyed.peek(own) for keyed, own in zip(store.keyed_ledgers, keys, strict=True)]
-            )
         return ticket, deadline
 
     def _limited(self, key: Key, cost: Cost, reason: str, timeout: Timeout) -> RateLimited:

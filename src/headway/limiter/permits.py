@@ -241,7 +241,8 @@ class Permit:
             for index, ledger, cost, mark, tally, key in self._claims:
                 store.end(how, ledger, cost, mark, tally, index, key, 0)
         if how == ABANDON and store.waiting:
-            notice_abandoned(store, [self._ledger, *(claim[1] for claim in self._claims or ())])
+            keys = [self._key] if self._claims is None else [claim[5] for claim in self._claims]
+            notice_abandoned(store, keys)
         if store.ended & 255 == 0:
             store.check_health()
 
