@@ -10,7 +10,7 @@ from typing import Any, Literal
 from headway.core.ledger import FOREVER
 from headway.core.limits import Bucket, Concurrency, Limit, Spacing
 from headway.core.unlimited import Unlimited
-from headway.errors import seconds_text
+from headway.errors import InvalidUse, seconds_text
 
 SECOND = 1_000_000_000
 MOST = 10**15 - 1
@@ -198,6 +198,10 @@ class Denied:
     def limit(self) -> Limit:
         """The limit that denied."""
         return self.status.limit
+
+    # That it returns nothing of use lets type checkers refuse `await` themselves.
+    def __await__(self) -> None:
+        raise InvalidUse("a denial is there already", "await limiter.try_acquire_async()")
 
     def __bool__(self) -> Literal[False]:
         return False

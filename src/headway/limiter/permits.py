@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import notice_abandoned
 from headway.engines.memory.store import ABANDON, ATOMIC, CANCEL, COMPLETE, SETTLE
-from headway.errors import InvalidArgument, PermitFinished
+from headway.errors import InvalidArgument, InvalidUse, PermitFinished
 from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
 from headway.limiter.request_input import settled_cost
@@ -124,6 +124,13 @@ class Permit:
 
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
+
+    # That it returns nothing of use lets type checkers refuse `await` themselves.
+    def __await__(self) -> None:
+        raise InvalidUse(
+            "a permit is there already, and acquire() has blocked the event loop to get it",
+            "await limiter.acquire_async()",
+        )
 
     def __bool__(self) -> Literal[True]:
         return True
