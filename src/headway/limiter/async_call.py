@@ -40,7 +40,7 @@ class AsyncCall(Coroutine[Any, Any, _T]):
         # What asyncio shows of a coroutine: its name, its code, whether it runs.
         return getattr(self._coroutine, name)
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> bool:  # noqa: PLE0304 - it raises
         self._refuse("a coroutine is true, whatever its result will be")
 
     def _aenter(self) -> NoReturn:
