@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headway.core.window import WindowLedger, WindowRule
 
 if TYPE_CHECKING:
-    from headway.core.ledger import Ledger, Rule
+    from headway.core.ledger import Rule
     from headway.counts import LimiterCounts
 
 AGAIN_NS = 60_000_000_000
@@ -101,12 +101,13 @@ def notice_drop(limiter: Counted, permit: object) -> None:
 _spoke_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-def notice_abandoned(store: Any, ledgers: Iterable[Ledger | None]) -> None:
-    """Say in the log that callers wait for permits that were abandoned, at most once a minute.
+def notice_abandoned(store: Any, keys: Iterable[str | None]) -> None:
+    """Say in the log that callers with these keys wait for permits that were abandoned, at most once a minute.
 
-    `ledgers` are those that a waiter waits for. Retries of calls that timed out are the usual case: every attempt
-    leaves a permit behind, and the next one waits for it.
+    Retries of calls that timed out are the usual case: every attempt leaves a permit behind, and the next one waits
+    for it.
     """
+    ledgers = [keyed.peek(key) for key in set(keys) for keyed in store.keyed_ledgers]
     lost = [ledger for ledger in ledgers if isinstance(ledger, WindowLedger) and ledger.lost > 0]
     if not lost:
         return

@@ -7,7 +7,7 @@ on a shared engine has a `SharedLimiter`, and every verb is passed on to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -23,6 +23,7 @@ from headway.engines.uri import check_engine, is_local, open_engine
 from headway.errors import InvalidArgument, InvalidKey, InvalidUse, LimiterClosed, NotPromised, RateLimited
 from headway.events import EventEmitter, LimiterEvent
 from headway.limiter import shared_options
+from headway.limiter.async_call import AsyncCall
 from headway.limiter.hold import Hold
 from headway.limiter.limit_input import Limits, as_remote, check_remote, limits_of
 from headway.limiter.limit_table import LimitTable, Overrides
@@ -33,6 +34,7 @@ from headway.status import LimiterStats, Status, status_of
 
 if TYPE_CHECKING:
     from headway.core.remote import Remote
+    from headway.denied import Denied
     from headway.engines.memory import MemoryStore
     from headway.limiter.permits import Permit
     from headway.outcome import Proof
@@ -257,8 +259,25 @@ class Limiter(LocalLimiter):
             self._listener.emit("granted", key, cost)
         return permit
 
-    async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
+    def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Coroutine[Any, Any, Permit | Denied]:
+        """`try_acquire` for a task. Forgetting the `await` is an error: a coroutine would be true.
+
+        >>> import asyncio
+        >>> bool(asyncio.run(Limiter("1/minute").try_acquire_async()))
+        True
+        >>> bool(Limiter("1/minute").try_acquire_async())
+        Traceback (most recent call last):
+        headway.errors.InvalidUse: a coroutine is true, whatever its result will be: write \
+`if await limiter.try_acquire_async():`
+        """
+        call = LocalLimiter.try_acquire_async(self, key, cost=cost)
+        return AsyncCall(call, "if await limiter.try_acquire_async():")
+
+    def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Coroutine[Any, Any, Permit]:
         """`reserve` for a task."""
+        return AsyncCall(self._reserve_async(key, cost), "async with await limiter.reserve_async():")
+
+    async def _reserve_async(self, key: Key, cost: Cost) -> Permit:
         if self._shared is not None:
             return await self._shared.run_async(self._shared.reserving(key, cost))
         return self.reserve(key, cost=cost)

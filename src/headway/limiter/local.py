@@ -167,6 +167,7 @@ class LocalLimiter:
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
+                notice_abandoned(self._store, ticket.keys)
                 run(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
         except DeadlinePassed:
@@ -208,6 +209,7 @@ class LocalLimiter:
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
+                notice_abandoned(self._store, ticket.keys)
                 await run_async(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
         except DeadlinePassed:
@@ -418,10 +420,6 @@ class LocalLimiter:
         ):
             store.withdraw(ticket)
             raise self._limited(key, cost, "max_waiting", timeout)
-        if not ticket.granted:
-            notice_abandoned(
-                store, [keyed.peek(own) for keyed, own in zip(store.keyed_ledgers, ticket.keys, strict=True)]
-            )
         return deadline
 
     def _limited(self, key: Key, cost: Cost, reason: str, timeout: Timeout) -> RateLimited:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import check_health, notice_abandoned, notice_drop
 from headway.engines.memory.store import ATOMIC
-from headway.errors import PermitFinished
+from headway.errors import InvalidUse, PermitFinished
 from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
 from headway.limiter.request_input import settled_cost
@@ -134,6 +134,13 @@ class Permit:
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
 
+    # That it returns nothing of use lets type checkers refuse `await` themselves.
+    def __await__(self) -> None:
+        raise InvalidUse(
+            "a permit is there already, and acquire() has blocked the event loop to get it",
+            "await limiter.acquire_async()",
+        )
+
     def __bool__(self) -> Literal[True]:
         return True
 
@@ -236,7 +243,7 @@ class Permit:
             store.tidy()
             raise
         if how == Outcome.ABANDON and store.queues.waiters:
-            notice_abandoned(store, [claim[1] for claim in claims])
+            notice_abandoned(store, [claim[5] for claim in claims])
         if self._listener is not None:
             self._listener.emit_end(self, how)
 
