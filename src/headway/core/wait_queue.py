@@ -155,7 +155,7 @@ class WaitQueue:
     def mend(self) -> None:
         """Be consistent again, after an exception came between two lines of `join` or `leave`."""
         self.first = next(iter(self.tickets.values()), None)
-        self.held = sum(ticket.held for ticket in self.tickets.values())
+        self.held = sum([ticket.held for ticket in self.tickets.values()])
         self.plan = None
 
     def forecast(self, ledger: Ledger, since: int, now: int, cost: int) -> int:
