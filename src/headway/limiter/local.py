@@ -281,7 +281,7 @@ class LocalLimiter:
                 store.first.peek(key).mend(store.clock.now())
                 raise
 
-    def _try_fast(self, store: MemoryStore, key: str | None, bracket: bool, explain: bool) -> Any:
+    def _try_fast(self, store: MemoryStore, key: str | None, bracket: bool, explain: bool) -> Any:  # noqa: C901 - calls cost
         """Decide, under the lock or atomically.
 
         The permit is made first: nothing may come between looking and taking. But making and freeing an object

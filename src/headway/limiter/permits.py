@@ -206,7 +206,7 @@ class Permit:
             store.tidy()
             raise
         if not cython.compiled and type(self) is HeldPermit:
-            self.__class__ = Permit
+            self.__class__ = Permit  # type: ignore[assignment] # it has no finalizer any more
         if self._listener is not None:
             self._listener.emit_end(self, how)
 
