@@ -42,7 +42,7 @@ if not cython.compiled:
 
     from headway.denied import new_denied
     from headway.flows.drive import in_context, run
-    from headway.limiter.permits import new_permit
+    from headway.limiter.permits import HeldPermit, new_permit
 
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class LocalLimiter:
                 store.first.peek(key).mend(store.clock.now())
                 raise
 
-    def _try_fast(self, store: MemoryStore, key: str | None, bracket: bool, explain: bool) -> Any:
+    def _try_fast(self, store: MemoryStore, key: str | None, bracket: bool, explain: bool) -> Any:  # noqa: C901 - calls cost
         """Decide, under the lock or atomically.
 
         The permit is made first: nothing may come between looking and taking. But making and freeing an object
@@ -330,6 +330,8 @@ class LocalLimiter:
             permit._ledger = ledger
         permit._granted_at = now
         permit._end = 0
+        if held and not cython.compiled:
+            permit.__class__ = HeldPermit
         store.counts.granted += 1
         return permit
 
@@ -377,6 +379,8 @@ class LocalLimiter:
         # Without a call in between: the permit answers for what was taken from here on, and the ticket no more.
         ticket.marks = []
         permit._end = 0
+        if permit._held and not cython.compiled:
+            permit.__class__ = HeldPermit
         return permit
 
     def _permit_of_several(self, ticket: Ticket) -> Permit:

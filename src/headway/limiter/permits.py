@@ -242,6 +242,8 @@ class Permit:
             # Interrupted, perhaps after the ledger was told and before its waiters were.
             store.tidy()
             raise
+        if not cython.compiled and type(self) is HeldPermit:
+            self.__class__ = Permit  # type: ignore[assignment] # it has no finalizer any more
         if how == Outcome.ABANDON and store.queues.waiters:
             notice_abandoned(store, [claim[5] for claim in claims])
         if self._listener is not None:
@@ -342,7 +344,11 @@ class Permit:
 
 
 class HeldPermit(Permit):
-    """A permit that others wait for: dropped without an end it is abandoned, with a warning."""
+    """A permit that others wait for: dropped without an end it is abandoned, with a warning.
+
+    Interpreted, a permit is of this class only while it is out: what a signal handler raises inside of a finalizer is
+    lost, and a finalizer that has nothing to do should not be in its way.
+    """
 
     __slots__ = ()
 
@@ -377,7 +383,7 @@ def new_permit(held: bool, store: MemoryStore, key: str | None) -> Permit:
         # Its fields are 0 and None by themselves.
         permit = HeldPermit.__new__(HeldPermit) if held else Permit.__new__(Permit)
     else:
-        permit = HeldPermit() if held else Permit()
+        permit = Permit()
         permit._claims = permit._ledger = permit._listener = None
         permit._mark = permit._owner = permit._slot = permit._tally = permit._task = 0
     permit._end = _ABANDON
