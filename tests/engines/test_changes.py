@@ -228,7 +228,7 @@ def test_a_reset_calls_who_waits(make, call, limit):
 
 @pytest.mark.parametrize("limit", ["1/hour", "1/hour burst 1", "1 every 1h", "1/month aligned"])
 def test_a_reset_calls_who_waits_for_a_time(engine, make, call, limit):
-    """A waiter in the ledger's queue is served. A waiter that was promised a time keeps it, and a newcomer is served."""
+    """A waiter in the queue is served. A waiter that was promised a time keeps it, and a newcomer is served."""
     limiter = make(limit)
     limiter.acquire()
     callers = Callers()

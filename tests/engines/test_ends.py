@@ -308,8 +308,8 @@ def test_a_bound_method_keeps_its_permit(make, limit):
     assert limiter.peek().remaining == 50
     for left, finish in enumerate(reversed(ends), 51):
         finish()
-        # One after the other: releases need not reach a shared ledger in their order, and a `Bucket` gives less back for
-        # a permit after which others were taken.
+        # One after the other: releases need not reach a shared ledger in their order, and a `Bucket` gives less back
+        # for a permit after which others were taken.
         eventually(lambda left=left: limiter.peek().remaining == left, "what was given back")
     assert limiter.stats().cancelled == 50
 
