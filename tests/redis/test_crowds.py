@@ -11,7 +11,6 @@ from struct import pack
 from typing import Any
 
 import pytest
-from tests.redis.crew import wait_until
 from tests.redis.servers import eventually
 from tests.redis.storms import run
 
@@ -21,6 +20,7 @@ from headway.engines.redis.client.requests import CANCEL, Acquire, PollQueue, Re
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.address import read_address
 from headway.engines.redis.script.protocol import GRANTED, STANDING, WAIT
+from waiting import wait_until
 
 SHORT = 1.0
 """Seconds: an `engine_timeout` that a busy machine keeps, and that a crowd would have broken."""
