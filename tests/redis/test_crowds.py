@@ -11,8 +11,8 @@ from struct import pack
 from typing import Any
 
 import pytest
+from tests.redis.cancellation import run
 from tests.redis.servers import eventually
-from tests.redis.storms import run
 
 from headway import Limiter
 from headway.engines.redis.client.batching import thread_batcher
@@ -293,7 +293,7 @@ def test_one_script_serves_some_and_the_rest_is_served_soon(valkey, name):
         assert took < 10
     finally:
         held._end = CANCEL
-        waiters._engine.close()
+        waiters._shared._engine.close()
 
 
 # -- order ---------------------------------------------------------------------------------------------------

@@ -328,7 +328,7 @@ def test_a_refusal_that_is_lost_with_its_connection_does_not_lose_the_release(pr
 
     def late(release, ident):
         composed = payload(release, ident)
-        if release.number == 2 and not release.copies:
+        if release.number == 2 and release.copies == 1:
             time.sleep(0.5)
         return composed
 
@@ -409,6 +409,8 @@ def test_a_release_that_was_refused_is_retried_long_before_the_lease_ends(make_s
     """A server that does not write for a moment: the first retries come soon, whatever the lease."""
     server = make_server()
     limiter = Limiter("10 concurrent", name=name, engine=f"{server.url}?lease=300", engine_timeout=2)
+    # By another engine: a question that waits behind a retry is refused with it.
+    watch = Limiter("10 concurrent", name=name, engine=server.url, engine_timeout=2)
     permit = limiter.acquire()
     client = server.client()
     client.config_set("min-replicas-to-write", 1)
@@ -416,7 +418,7 @@ def test_a_release_that_was_refused_is_retried_long_before_the_lease_ends(make_s
     refusals = lambda: client.info("errorstats").get("errorstat_NOREPLICAS", {"count": 0})["count"]  # noqa: E731
     wait_until(lambda: refusals() >= 6, "refusals")
     client.config_set("min-replicas-to-write", 0)
-    wait_until(lambda: limiter.peek().in_flight == 0, "the release")
+    wait_until(lambda: watch.peek().in_flight == 0, "the release")
 
 
 def test_a_place_given_back_when_the_server_restarted_is_not_called(lasting, name):
