@@ -157,6 +157,11 @@ class UnknownOutcome:
             connection.close()
             raise
 
+    def give_up(self) -> None:
+        """It will never be known: a release that waits for one of the batch waits no longer."""
+        for request in self.batch:
+            request.settle()
+
 
 class ThreadBatcher(Batcher):
     __slots__ = ("lock", "own_time", "timeout", "unfinished")
