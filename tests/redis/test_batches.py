@@ -18,8 +18,9 @@ from headway.core.ledger import EXACT
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Spacing, Window
 from headway.core.remote import Remote
 from headway.engines.redis.client.batching import thread_batcher
-from headway.engines.redis.client.requests import CANCEL, COMPLETE, Acquire, Release, Request
+from headway.engines.redis.client.requests import Acquire, Release, Request
 from headway.engines.redis.script.protocol import DENIED, GRANTED, NOW, STANDING, WAIT
+from headway.outcome import Outcome
 
 LIMITS = {
     "bucket": Bucket("1000/s", burst=40),
@@ -47,7 +48,7 @@ class Alone:
         return mark, max(self.ledger.tally, -EXACT)
 
     def end(self, now, how, cost, mark, tally):
-        if how == COMPLETE:
+        if how == Outcome.COMPLETE:
             self.ledger.complete(now, cost, mark)
         else:
             self.ledger.cancel(now, cost, mark, tally)
@@ -73,7 +74,7 @@ def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed)
             for _ in range(random.randint(1, 6)):
                 if held and random.random() < 0.3:
                     acquire, cost = held.pop(random.randrange(len(held)))
-                    how = random.choice([COMPLETE, CANCEL])
+                    how = random.choice([Outcome.COMPLETE, Outcome.CANCEL])
                     batch.append(Release(acquire, how))
                     expected.append((how, cost, *(int(part) for part in acquire.marks)))
                     continue

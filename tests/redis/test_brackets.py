@@ -6,12 +6,12 @@ import time
 import warnings
 
 import pytest
-from tests.redis.crew import wait_until
 
 from headway import Limiter, Remote, Window
 from headway.core.window import OUT_IF_ENTERED
 from headway.engines.redis.script.codec import Stored, rule_in
 from headway.errors import PermitExpired
+from waiting import wait_until
 
 WAYS = ("with", "hold", "throttle", "permit")
 

@@ -16,8 +16,9 @@ from hiredis import ReplyError
 
 from headway import AllOf, Bucket, Concurrency, FixedWindow, Limiter, Remote, Spacing, Window
 from headway.engines.redis.client.releases import PendingRelease
-from headway.engines.redis.client.requests import CANCEL, Release
+from headway.engines.redis.client.requests import Release
 from headway.errors import EngineUnavailable
+from headway.outcome import Outcome
 from waiting import NEVER, SOON, wait_until
 
 pytestmark = pytest.mark.realtime
@@ -305,7 +306,7 @@ def test_an_end_that_is_refused_here_and_still_under_way_there_is_applied_once(v
     cancelled, *_ = (limiter.try_acquire()._decision for _ in range(3))
     engine, ledger = limiter._shared._engine, cancelled.ledger
     pool = engine.pool_of(ledger)
-    release = PendingRelease(Release(cancelled, CANCEL))
+    release = PendingRelease(Release(cancelled, Outcome.CANCEL))
     release.new_box().line_up(release, deque())
     connection = pool.take(0)
     limiter._shared.ledgers.registry.clock_samples.clear()  # or it would mostly be refused for its time

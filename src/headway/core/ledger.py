@@ -183,6 +183,10 @@ class Ledger:
         """The same state, to try something out on."""
         raise NotImplementedError
 
+    def mend(self, now: int) -> None:
+        """Be consistent again after an exception came in the middle of `wait` or `take`, which only happens to
+        interpreted code; what the call had taken may stay taken, as if it had been abandoned."""
+
     def state(self) -> tuple[int, ...]:
         """The state as plain numbers: equal states behave equally."""
         raise NotImplementedError

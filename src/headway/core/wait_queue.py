@@ -37,6 +37,13 @@ class Waker(Protocol):
         """Whether anybody can still hear it: an event loop may be closed with waiters in it."""
 
 
+class Owner(Protocol):
+    """What a ticket asks of the limiter that made it."""
+
+    @property
+    def _closed(self) -> bool: ...
+
+
 class Ticket:
     """A place in line: what is wanted, and how to wake who wants it."""
 
@@ -47,6 +54,7 @@ class Ticket:
         "keys",
         "marks",
         "number",
+        "owner",
         "queues",
         "ready",
         "since",
@@ -54,11 +62,19 @@ class Ticket:
         "waker",
     )
 
-    def __init__(self, keys: tuple[str | None, ...], costs: tuple[int, ...], held: bool = False) -> None:
+    def __init__(
+        self,
+        keys: tuple[str | None, ...],
+        costs: tuple[int, ...],
+        held: bool = False,
+        owner: Owner | None = None,
+    ) -> None:
         self.keys = keys
         self.costs = costs
         # Whether it is for a call that is bracketed.
         self.held = held
+        # The limiter that wants it, of several that share the ledgers; it may be closed meanwhile.
+        self.owner = owner
         self.number = 0
         self.since = 0
         self.waker: Waker | None = None
@@ -112,9 +128,10 @@ class WaitQueue:
         number = ticket.number
         if number in self.tickets:
             return
+        # First, so that a ticket whose joining is interrupted is found in whatever it may have reached.
+        ticket.queues.append(self)
         self.tickets[number] = ticket
         self.held += ticket.held
-        ticket.queues.append(self)
         if self.first is None or self.first.number > number:
             self.first = ticket
         if number > self.last:
@@ -128,10 +145,18 @@ class WaitQueue:
         """Give up one's place; the plan holds only if it was the head who left, with what it wanted."""
         if not ticket.granted or self.first is not ticket:
             self.plan = None
-        del self.tickets[ticket.number]
-        self.held -= ticket.held
+        if self.tickets.pop(ticket.number, None) is not None:
+            self.held -= ticket.held
         if self.first is ticket:
             self.first = next(iter(self.tickets.values()), None)
+        if self in ticket.queues:
+            ticket.queues.remove(self)
+
+    def mend(self) -> None:
+        """Be consistent again, after an exception came between two lines of `join` or `leave`."""
+        self.first = next(iter(self.tickets.values()), None)
+        self.held = sum([ticket.held for ticket in self.tickets.values()])
+        self.plan = None
 
     def forecast(self, ledger: Ledger, since: int, now: int, cost: int) -> int:
         """Nanoseconds until `cost` is granted behind everybody in line; a lower bound while permits are out.

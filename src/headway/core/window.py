@@ -331,6 +331,18 @@ class WindowLedger(Ledger):
         twin.enterable = self.enterable
         return twin
 
+    def mend(self, now: int) -> None:
+        # The sum is always n: what was on its way from one place to another cools as if it had completed now.
+        self.cooling.mend()
+        missing = self.rule.capacity - self.free - self.cooling.total
+        if self.out is not None:
+            self.out.mend()
+            missing -= self.out.total
+        if missing > 0:
+            self.cool(now + self.rule.gap, missing)
+        else:
+            self.free += missing
+
     def state(self) -> tuple[int, ...]:
         out = () if self.out is None else self.out.pairs()
         return (self.free, self.enterable, *self.cooling.pairs(), -1, *out)

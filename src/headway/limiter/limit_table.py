@@ -76,6 +76,10 @@ class LimitTable:
         """A function from keys to the rules that overrides give them, or None if there are no overrides."""
         return None if self._overrides is None else lambda key: self._override(index, key)
 
+    def choosers(self) -> list[Callable[[str], Rule | None] | None]:
+        """The chooser of every rule."""
+        return [self.chooser(index) for index in range(len(self.rules))]
+
     def _override(self, index: int, key: str | None) -> Rule | None:
         overrides = self._overrides
         if overrides is None or key is None:

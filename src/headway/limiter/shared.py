@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headway.diagnostics import notice_wait
+from headway.counts import LimiterCounts
+from headway.denied import Denied
+from headway.diagnostics import check_health, notice_drop, notice_wait, warn_blocking
 from headway.engines.base import Acquire, LimiterTerms, Patience, Pause, Peek, Reset, Verdict
 from headway.errors import EngineUnavailable, NotPromised, RateLimited
 from headway.flows import drive_shared
 from headway.flows.drive import need_loop
 from headway.flows.shared import Flow, Refused, Send, acquire_flow
-from headway.limiter.counts import LimiterCounts
 from headway.limiter.fallback import Fallback
 from headway.limiter.limit_input import Limits, check_remote, limits_of
 from headway.limiter.limit_table import LimitTable
 from headway.limiter.request_input import Cost, Key, Timeout, keys_of, pause_to_ns, request_of, timeout_to_ns
 from headway.limiter.results import denied, limited, status
 from headway.limiter.shared_permits import SharedPermit, new_shared_permit
-from headway.outcome import ABANDON, COMPLETE, END_EVENTS
-from headway.status import Denied, LimiterStats, Status
+from headway.outcome import Outcome
+from headway.status import LimiterStats, Status
 
 if TYPE_CHECKING:
+    from headway.core.ledger import Rule
     from headway.engines.base import Command, Decision, Report
     from headway.limiter.limiter import Limiter
     from headway.limiter.permits import Permit
@@ -44,13 +47,13 @@ class SharedLimiter:
         "_bare",
         "_bracket",
         "_clock",
-        "_counts",
         "_emitter",
         "_engine",
         "_fallback",
         "_max_waiting",
         "_remote",
         "_timeout_ns",
+        "counts",
         "ledgers",
         "name",
         "table",
@@ -72,7 +75,7 @@ class SharedLimiter:
             check_remote(self._remote, limits)
         self.table = LimitTable(limits, options.overrides, self._read, engine.rules_of, same_kinds=True)
         self._fallback = Fallback(options, self.table.limits)
-        self._counts = LimiterCounts(self.name, self.table.rules, engine.tick_ns)
+        self.counts = LimiterCounts()
         self.ledgers = engine.open(
             LimiterTerms(
                 self.name,
@@ -100,6 +103,11 @@ class SharedLimiter:
         table = self.table
         each = keys if table.metrics[0] is not None else keys * len(table.rules)
         return tuple(table.rule_for(index, key) for index, key in enumerate(each))
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The common rule of each metric and part."""
+        return self.table.rules
 
     @property
     def address(self) -> str:
@@ -222,11 +230,11 @@ class SharedLimiter:
     def _granted(self, decision: Decision, key: Key, cost: Cost, since: int = 0) -> SharedPermit:
         """`since`: when the caller began to wait, if it had to."""
         permit = new_shared_permit(self, decision, key if key is None or type(key) is str else _first(key))
-        self._counts.granted += 1
+        self.counts.granted += 1
         if permit._held:
             self.ledgers.hold(decision)
         if since:
-            notice_wait(self._counts, self._clock.now() - since)
+            notice_wait(self, self._clock.now() - since)
         if self._emitter is not None:
             if since:
                 self._emitter.emit("waited", key, cost, (self._clock.now() - since) / 1e9)
@@ -254,7 +262,7 @@ class SharedLimiter:
         )
 
     def _count_denial(self, key: Key, cost: Cost) -> None:
-        self._counts.denied += 1
+        self.counts.denied += 1
         if self._emitter is not None:
             self._emitter.emit("denied", key, cost)
 
@@ -271,7 +279,7 @@ class SharedLimiter:
 
     def run(self, flow: Flow[_T]) -> _T:
         """Run a flow in this thread."""
-        return drive_shared.run(flow, self.ledgers, self._clock, self._counts.warn_blocking)
+        return drive_shared.run(flow, self.ledgers, self._clock, partial(warn_blocking, self))
 
     def run_async(self, flow: Flow[_T]) -> Coroutine[Any, Any, _T]:
         """Run a flow in this task."""
@@ -281,17 +289,19 @@ class SharedLimiter:
 
     def ended(self, permit: SharedPermit, how: int) -> None:
         """A permit ended, and its ledger has been told."""
-        flight = permit._decision.flight_ns() if how == COMPLETE and permit._held else 0
-        self._counts.count_end(how, flight)
+        flight = permit._decision.flight_ns() if how == Outcome.COMPLETE and permit._held else 0
+        self.counts.count_end(how, flight)
+        if self.counts.ended & 255 == 0:
+            check_health(self)
         if self._emitter is not None:
-            self._emitter.emit(END_EVENTS[how], permit.key, permit.cost)
+            self._emitter.emit_end(permit, how)
 
     def dropped(self, permit: SharedPermit) -> None:
         """A permit was dropped without an end. Called by a finalizer."""
-        self._counts.ended += 1
-        self._counts.abandoned += 1
+        self.counts.count_end(Outcome.ABANDON, 0)
         if self._emitter is not None:
-            self._emitter.emit(END_EVENTS[ABANDON], permit.key, permit.cost)
+            self._emitter.emit_end(permit, Outcome.ABANDON)
+        notice_drop(self, permit)
 
     def owns(self, decision: Decision) -> bool:
         """Whether this process took the permit."""
@@ -355,12 +365,11 @@ class SharedLimiter:
         table = self.table.replace(self._read(limit, measure=True))
         table.check_same_shape(self.name, self.table.metrics, self.table.rules)
         self.table = table
-        self._counts.rules = table.rules
         self._fallback.set_limit(table.limits)
         self.ledgers.set_limit(table.text, table.rules)
 
     def stats(self) -> LimiterStats:
-        counts, instead = self._counts, self._fallback.stats()
+        counts, instead = self.counts, self._fallback.stats()
         return LimiterStats(
             granted=counts.granted + instead.granted,
             denied=counts.denied + instead.denied,

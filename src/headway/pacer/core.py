@@ -25,7 +25,7 @@ from headway.core.durations import count_of
 from headway.core.pace import rate_text
 from headway.core.pools import PoolRule, Pools, Turn
 from headway.diagnostics import outside
-from headway.engines.memory import store as memory_book
+from headway.engines.memory import store as memory
 from headway.engines.memory.store import ATOMIC
 from headway.errors import InvalidArgument
 from headway.flows.drive import TaskWaker, ThreadWaker, need_loop, running_loop
@@ -90,7 +90,7 @@ class PacerCore:
         self._children: weakref.WeakSet[PacerCore] = weakref.WeakSet()
         self._warned_loop = False
         self._forked = False
-        self._off: bool = memory_book.disabled
+        self._off: bool = memory.disabled
         self._pools = Pools(rule, clock.now())
         self._choose()
         gates.add(self)

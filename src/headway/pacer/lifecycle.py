@@ -12,13 +12,13 @@ pace and all, and what was made inside the block starts anew. Who waits at such 
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from typing import Any
 
 from headway.clock import SYSTEM
 from headway.core.pools import Pools
+from headway.forks import on_fork
 from headway.pacer.core import PacerCore, gates
 
 __all__ = ["bring_back", "set_aside", "set_disabled"]
@@ -105,5 +105,4 @@ def _renew(core: PacerCore, now: int) -> None:
     core._children = weakref.WeakSet()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+on_fork(_after_in_child, before=_before_fork, in_parent=_after_in_parent)

@@ -225,9 +225,7 @@ class ThrottledFunction:
         if by_value() and not self._importable(name):
             from headway.throttle.decorator import decorate
 
-            own = {
-                key: value for key, value in self.__dict__.items() if key not in ("__wrapped__", "limiter")
-            }
+            own = {key: value for key, value in vars(self).items() if key not in ("__wrapped__", "limiter")}
             return decorate, (self.bracket, self.function), own
         if name is None:
             raise TypeError(f"{self!r} cannot be pickled: it has no name to be found by")

@@ -10,7 +10,6 @@ import asyncio
 import atexit
 import itertools
 import logging
-import os
 import secrets
 import sys
 import threading
@@ -35,6 +34,7 @@ from headway.engines.redis.net.pubsub import Subscription
 from headway.engines.redis.net.server_checks import server_checks
 from headway.engines.redis.script.protocol import TICK, command
 from headway.errors import EngineUnavailable, InvalidArgument, seconds_text
+from headway.forks import on_fork
 from headway.printable import printable
 
 if TYPE_CHECKING:
@@ -381,5 +381,4 @@ def after_fork() -> None:
         engine.reset()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
-from headway.engines.redis.client.batching import MOST, thread_batcher
+from headway.engines.redis.client.batching import FEW, thread_batcher
 from headway.engines.redis.client.ledger_client import UNPLANNED
 from headway.engines.redis.client.requests import (
     NOTHING,
@@ -376,7 +376,7 @@ class BackgroundWorker:
         while self.retry_queue and not self._errands_retry.left():
             ledger = self.retry_queue[0].ledger
             some: list[Request] = []
-            while self.retry_queue and self.retry_queue[0].ledger is ledger and len(some) < MOST // 4:
+            while self.retry_queue and self.retry_queue[0].ledger is ledger and len(some) < FEW:
                 request = self.retry_queue.popleft()
                 if not request.epoch or request.epoch == ledger.epoch:
                     some.append(request)
@@ -385,10 +385,8 @@ class BackgroundWorker:
 
     def _run_some(self, ledger: LedgerClient, some: list[Request]) -> None:
         """Errands to one ledger, together."""
-        batcher = thread_batcher(ledger)
-        batcher.queue.extend(some[1:])
         try:
-            batcher.send(some[0])
+            send_all(ledger, some)
             self._errands_retry.succeeded()
         except EngineUnavailable as error:
             self.engine.log_once(error)
@@ -449,8 +447,7 @@ class BackgroundWorker:
             # Reserved, and its holder neither waited nor said an end: there is nothing left to move.
             if now > acquire.expires + ledger.moved(acquire):
                 ledger.sleepers.discard(acquire)
-        batcher = thread_batcher(ledger)
-        signs = []
+        signs: list[Request] = []
         for pool, lease in list(ledger.leases.items()):
             if lease.dropped:
                 # Its permit was dropped by a holder that lives: that is known here, so nobody needs to wait for the
@@ -460,11 +457,10 @@ class BackgroundWorker:
             elif lease.begin_renewal():
                 signs.append(Renew(ledger, lease))
         try:
-            for first in range(0, len(signs), MOST - 1):
-                batcher.queue.extend(signs[first : first + MOST - 1])
-                batcher.send(Request(ledger, NOTHING))
+            for first in range(0, len(signs), FEW):
+                send_all(ledger, signs[first : first + FEW])
             if ledger.standing or not signs:
-                batcher.send(PollQueue(ledger))
+                thread_batcher(ledger).send(PollQueue(ledger))
         finally:
             for sign in signs:
                 if not sign.done:
@@ -539,6 +535,14 @@ class BackgroundWorker:
             end = position + 3 + int(width)
             self.engine.call(int(ticket), Wakeup(epoch, now, slot, records[position + 3 : end]))
             position = end
+
+
+def send_all(ledger: LedgerClient, requests: list[Request]) -> None:
+    """Send them together, and wait until all of them were answered: others may be in the lane before them."""
+    batcher = thread_batcher(ledger)
+    batcher.queue.extend(requests)
+    while not all(request.done for request in requests):
+        batcher.send(Request(ledger, NOTHING))
 
 
 def give_up(ledger: LedgerClient) -> None:

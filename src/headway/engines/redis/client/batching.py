@@ -32,7 +32,6 @@ from headway.engines.redis.client.ledger_client import LedgerClient
 from headway.engines.redis.client.requests import NOTHING, OutcomeProbe, Request
 from headway.engines.redis.client.round_trip import RoundTrip
 from headway.engines.redis.net.connections import (
-    AT_ONCE,
     CONNECTION_ERRORS,
     Connection,
     LoopConnection,
@@ -41,14 +40,16 @@ from headway.engines.redis.net.connections import (
     exchange_async,
 )
 from headway.errors import EngineUnavailable, HeadwayError
+from headway.interrupts import take_lock
 
 if TYPE_CHECKING:
     from headway.engines.redis.net.pool import ServerPool
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two questions to a slot that is half way to another node; twice as long each time."""
-MOST = 256
-"""Requests in one command: a script keeps the server from everybody else."""
+MOST, FEW = 256, 64
+"""Requests in one command: a script keeps the server from everybody else. Fewer where each takes longer, as there are
+several rules, or waiters that have to be served."""
 QUICK = 1_000_000
 """Nanoseconds in which a connection is there that is open already."""
 REFUSALS = (ReplyError, HeadwayError, RedisError)
@@ -73,8 +74,9 @@ class Batcher:
         self.timeout_ns: int = ledger.registry.timeout_ns
 
     def gather(self) -> list[Request]:
-        queue = self.queue
-        batch = [queue.popleft() for _ in range(min(len(queue), MOST))]
+        queue, ledger = self.queue, self.ledger
+        most = MOST if ledger.width == 1 and not ledger.waiting else FEW
+        batch = [queue.popleft() for _ in range(min(len(queue), most))]
         return [request for request in batch if not request.orphan]
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
@@ -163,8 +165,7 @@ class ThreadBatcher(Batcher):
         """Give its stream away, for a lane that comes later; None if it is used."""
         mine: list[bool] = []
         try:
-            mine.extend(map(self.lock.acquire, AT_ONCE))
-            if not mine[0] or self.queue or self.unfinished is not None:
+            if not take_lock(self.lock, mine) or self.queue or self.unfinished is not None:
                 return None
             stream, self.stream = self.stream, b""
             return stream
@@ -175,11 +176,9 @@ class ThreadBatcher(Batcher):
     def send(self, request: Request) -> None:
         """Send it, alone or with others, and wait for its answer."""
         lock = self.lock
-        # Whether we have the lock is noted by the call that takes it: a signal's handler may raise right after it.
         mine: list[bool] = []
         try:
-            mine.extend(map(lock.acquire, AT_ONCE))
-            if mine[0]:
+            if take_lock(lock, mine):
                 batch = [request, *self.gather()] if self.queue else [request]
             else:
                 batch = []
@@ -215,8 +214,7 @@ class ThreadBatcher(Batcher):
         self.queue.append(request)
         while not request.done:
             # First the queue: a thread that gives the lock back now sees that we are in it.
-            mine.extend(map(self.lock.acquire, AT_ONCE))
-            if mine[-1]:
+            if take_lock(self.lock, mine):
                 return
             # One that was interrupted may have called nobody.
             turn.acquire(timeout=self.timeout)

@@ -9,18 +9,11 @@ from headway.engines import base
 from headway.engines.redis.client.batching import loop_batcher, thread_batcher
 from headway.engines.redis.client.registry import LimiterRegistry
 from headway.engines.redis.client.renewal import begin_renewals, enter, send_release
-from headway.engines.redis.client.requests import (
-    CANCEL,
-    SETTLE,
-    Acquire,
-    Peek,
-    PollQueue,
-    Request,
-    taken_here,
-)
+from headway.engines.redis.client.requests import Acquire, Peek, PollQueue, Request, taken_here
 from headway.engines.redis.cluster.pause import Pause
 from headway.engines.redis.script.protocol import HELD, NEVER, PAUSE, RESET, TICK, numbers
 from headway.errors import LimiterClosed
+from headway.outcome import Outcome
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
@@ -75,7 +68,7 @@ class RedisLedgers:
         if not taken_here(acquire):
             return
         # Completing tells the ledger something only where permits are held; a cancelled one goes back in any case.
-        if how == SETTLE or ((acquire.held or how == CANCEL) and not acquire.void):
+        if how == Outcome.SETTLE or ((acquire.held or how == Outcome.CANCEL) and not acquire.void):
             send_release(acquire, how, actual)
 
     def enter(self, decision: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -22,6 +21,7 @@ from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK
 from headway.engines.redis.script.scripts import BUCKET, SPACING, WINDOW, Script, ledger_script
 from headway.errors import LimiterClosed
+from headway.forks import on_fork
 
 if TYPE_CHECKING:
     from headway.engines.base import LimiterTerms, Row
@@ -412,8 +412,7 @@ def after_fork() -> None:
         registry.begin()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)
 
 
 def take_out(live_keys: list[Keys], at: int) -> None:

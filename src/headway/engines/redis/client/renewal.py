@@ -7,11 +7,12 @@ for the release of another permit. So a release waits until no renewal of its pe
 
 from __future__ import annotations
 
-import os
 import threading
 
-from headway.engines.redis.client.requests import ABANDON, Acquire, Enter, post_end, taken_here
+from headway.engines.redis.client.requests import Acquire, Enter, post_end, taken_here
 from headway.engines.redis.script.protocol import TICK
+from headway.forks import on_fork
+from headway.outcome import Outcome
 
 
 class Renewal:
@@ -69,7 +70,7 @@ class Renewal:
     def end_dropped(self) -> None:
         """The permit was dropped without an end."""
         if not self.ended:
-            send_release(self.acquire, ABANDON)
+            send_release(self.acquire, Outcome.ABANDON)
 
     def not_renewed(self) -> None:
         """No renewal is under way any more: send the release that waited for it."""
@@ -93,8 +94,7 @@ def after_fork() -> None:
     _order = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)
 
 
 def begin_renewals(acquire: Acquire, rules: list[int]) -> None:

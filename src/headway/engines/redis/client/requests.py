@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headway.engines.redis.client.waiting import next_step
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK, numbers
+from headway.forks import on_fork
+from headway.outcome import Outcome
 
 try:
     import cython
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from headway.engines.base import Row, Step
     from headway.engines.redis.client.ledger_client import LedgerClient, Reply
 
-COMPLETE, CANCEL, ABANDON, SETTLE, ENTER = 1, 2, 3, 4, 5
+ENTER = 5
+"""Beside the outcomes of a permit: a bare one is entered."""
 
 # C values where this file is compiled.
 GRANTED, SEVERAL = protocol.GRANTED, protocol.SEVERAL
@@ -48,8 +51,7 @@ def after_fork() -> None:
     _process = os.getpid()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)
 
 RawRow = tuple[float, float, float, float, float, float]
 """Of one rule, in ticks: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact."""
@@ -405,9 +407,9 @@ class Acquire(Request):
             self.returned = True
         if again:
             # With the very next question, and not by letter: that could be overtaken by it.
-            self.ledger.ends.append(Release(self, CANCEL))
+            self.ledger.ends.append(Release(self, Outcome.CANCEL))
         else:
-            self.ledger.post(Release(self, CANCEL))
+            self.ledger.post(Release(self, Outcome.CANCEL))
 
     def withdraw(self) -> None:
         """Nobody waits for it any more, whatever has become of it."""
@@ -543,14 +545,8 @@ class PollQueue(Request):
                 end = position + 2 + 2 * len(acquire.costs)
                 epoch, sent, received = reply.reply_epoch, reply.since, reply.received
                 missed = True
+                # Not one that gave its place back meanwhile: that finds what was granted.
                 acquire.called(said[position + 1], said[position + 2 : end], epoch, sent, received)
-                if (acquire.orphan or acquire.void) and acquire.verdict == protocol.STANDING:
-                    # It gave its place back or asked anew, but not before it was called: what it was given is with us,
-                    # not in the ledger.
-                    acquire.grant(
-                        said[position + 1], said[position + 2 : end], reply.shift, epoch, sent, received
-                    )
-                    acquire.give_back()
                 position = end
             elif verdict == protocol.STANDING:
                 position += 1

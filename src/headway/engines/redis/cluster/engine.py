@@ -269,6 +269,12 @@ class AskingLoopConnection:
     def __init__(self, connection: LoopConnection) -> None:
         self.wire = connection
         self.ident = connection.ident
+        self.made_by = connection.made_by
+        self.room = connection.room
+
+    @property
+    def full(self) -> bool:
+        return self.wire.full
 
     async def call(self, payload: bytes, deadline: float) -> Any:
         # Its reply is OK, or the connection fails and the next command fails too.

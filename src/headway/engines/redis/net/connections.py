@@ -32,6 +32,7 @@ from redis.exceptions import TimeoutError as TooLate
 
 from headway.clock import wake
 from headway.engines.redis.script.protocol import command
+from headway.interrupts import take_lock
 
 if TYPE_CHECKING:
     from headway.engines.redis.net.pool import ServerPool
@@ -51,7 +52,6 @@ ROOM = 16384
 NEVER = float("inf")
 STALL = 0.02
 """Seconds by which a timer is late if the event loop was busy with something else."""
-AT_ONCE = (False,)
 MOST_PENDING = 64
 """Commands of an event loop that are sent before the first of them is answered."""
 MOST_UNDER_WAY = 128
@@ -413,11 +413,9 @@ class ReleaseSender:
 
     def _if_free(self, do: Callable[[], bool]) -> bool:
         """Do it, unless another thread is doing it; whether it was done."""
-        # The call that takes the lock also notes that: a signal's handler may raise right after it.
         mine: list[bool] = []
         try:
-            mine.extend(map(self.lock.acquire, AT_ONCE))
-            return mine[0] and do()
+            return take_lock(self.lock, mine) and do()
         except BaseException as error:
             if mine and mine[0]:
                 self._hang_up()  # how much was written is unknown

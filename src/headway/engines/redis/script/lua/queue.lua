@@ -25,7 +25,7 @@
   local NUMBERS, ID = 24, 20
 
   -- How many waiters this script may still look at; what is left then, the next one does.
-  local work = 100
+  local work = 50
 
   -- What was granted: how many, and for how long that is kept.
   local granted_now, keep_grants = 0, 0
@@ -383,7 +383,8 @@
     end
   end
 
-  -- For each ticket: granted (1, slot, marks), still waiting (2) or unknown (0); then when to poll again.
+  -- For each ticket: granted (1, slot, marks), still waiting (2) or unknown (0); then when to poll again. What was granted
+  -- stays known until its end: two polls of a process may be under way, and a ticket may just be withdrawn.
   local function poll(tickets, offset, into)
     local ids, wait = {}, lease / 3
     for j = offset + 1, offset + tickets[offset] do
@@ -399,7 +400,6 @@
           for k = 3, 2 + 2 * count do
             into[#into + 1] = numbers[k]
           end
-          call('HDEL', root .. ':g', id)
         elseif found[j] then
           local _, _, width = unpack_from('<ddd', found[j])
           classes[string.sub(found[j], NUMBERS + 1 + 8 * math.abs(width))] = true
