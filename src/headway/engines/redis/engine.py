@@ -59,6 +59,8 @@ class Engine(base.Engine):
     """Servers of Redis or Valkey that keep ledgers."""
 
     tick_ns = TICK
+    only_pool: ServerPool | None = None
+    """The server, where there is only one."""
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
         self.address = address.public
@@ -84,7 +86,7 @@ class Engine(base.Engine):
         return connectors_to(address)
 
     def _settle(self, connectors: list[Connector]) -> None:
-        self._place = ServerPool(self, connectors[0])
+        self.only_pool = ServerPool(self, connectors[0])
 
     def reset(self) -> None:
         """Begin as a process that nobody knows; a forked child is another."""
@@ -152,10 +154,11 @@ class Engine(base.Engine):
     # -- where -------------------------------------------------------------------------------------------
 
     def pool_of(self, ledger: LedgerClient | ClusterPause) -> ServerPool:  # noqa: ARG002 - a cluster needs it
-        return self._place
+        assert self.only_pool is not None  # a cluster finds the node
+        return self.only_pool
 
     def pools(self) -> list[ServerPool]:
-        return [self._place]
+        return [] if self.only_pool is None else [self.only_pool]
 
     def moved(self, ledger: LedgerClient | ClusterPause, error: Exception) -> ServerPool | None:
         """Where the ledger is now, if that is what the error says."""

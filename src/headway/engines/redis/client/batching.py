@@ -75,7 +75,7 @@ class Batcher:
 
     def gather(self) -> list[Request]:
         queue, ledger = self.queue, self.ledger
-        most = MOST if ledger.width == 1 and not ledger.waiting else FEW
+        most = MOST if ledger.frame.width == 1 and not ledger.waiting else FEW
         batch = [queue.popleft() for _ in range(min(len(queue), most))]
         return [request for request in batch if not request.orphan]
 
@@ -282,7 +282,7 @@ class ThreadBatcher(Batcher):
         clock = self.ledger.registry.clock
         began, left = clock.now(), self.timeout
         deadline = began + self.timeout_ns
-        pool = self.engine.pool_of(self.ledger)
+        pool = self.engine.only_pool or self.engine.pool_of(self.ledger)
         # Whether it was sent on another connection before: there it may still be under way, whatever is answered here.
         hops, twice = 0, self.first != 0
         while True:
@@ -303,7 +303,7 @@ class ThreadBatcher(Batcher):
                 answer = connection.call(payload)
                 if not round_trip.settle(answer):
                     # It takes more than one command, and all of them have the time of one.
-                    exchange(connection, round_trip.resolve(answer), deadline, clock.now)
+                    exchange(connection, round_trip.resolve(answer), deadline, clock)
                 pool.put_back(connection)
                 return
             except CONNECTION_ERRORS as error:

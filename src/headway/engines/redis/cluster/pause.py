@@ -38,6 +38,9 @@ ATTEMPTS = 4
 UNUSED = 6
 """Visits without a call in between after which the queries stop: two leases."""
 
+QUERY_ERRORS = (ReplyError, *CONNECTION_ERRORS)
+"""After which the query may be sent to another node."""
+
 FAILURES = (HeadwayError, *CONNECTION_ERRORS)
 """What is logged, and does not stop a call."""
 
@@ -107,7 +110,7 @@ class ClusterPause:
             try:
                 self._read(*pool.exchange(self._dump()))
                 return
-            except (ReplyError, *CONNECTION_ERRORS) as error:
+            except QUERY_ERRORS as error:
                 pool = self._next_pool(pool, error)
         raise self._always_elsewhere()
 
@@ -123,7 +126,7 @@ class ClusterPause:
                 )
                 self._read(*await exchange_async(connection, self._dump(), deadline))
                 return
-            except (ReplyError, *CONNECTION_ERRORS) as error:
+            except QUERY_ERRORS as error:
                 if connection is not None and not isinstance(error, ReplyError):
                     connection.close()
                 pool = self._next_pool(pool, error)

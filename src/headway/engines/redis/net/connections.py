@@ -142,11 +142,14 @@ class Connection:
         self.connection.disconnect()
 
 
+class MachineClock:
+    """The machine's monotonic clock, also where a test has put another one in its place."""
+
+    now = staticmethod(monotonic_ns)
+
+
 def exchange(
-    connection: Connection,
-    flow: Flow[T],
-    deadline: int | None = None,
-    now: Callable[[], int] = monotonic_ns,
+    connection: Connection, flow: Flow[T], deadline: int | None = None, clock: Any = MachineClock
 ) -> T:
     """Run a flow, which yields commands and is given their replies; returns what it returns.
 
@@ -156,7 +159,7 @@ def exchange(
         payload = next(flow)
         while True:
             if deadline is not None:
-                connection.limit(deadline - now())
+                connection.limit(deadline - clock.now())
             payload = flow.send(connection.call(payload))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
