@@ -450,7 +450,7 @@ def test_two_polls_that_are_under_way_together_find_the_same_grant(valkey, name,
     """The answer to the first is late: the second must not find that its waiter is unknown, and send it to the end."""
     limiter = Limiter("1 concurrent", name=name, engine=f"{valkey.url}?lease=60")
     monkeypatch.setattr(limiter._shared._engine, "call", lambda ticket, call: None)
-    ledger, held = limiter._registry.ledger((None,)), limiter.acquire()
+    ledger, held = limiter._shared.ledgers.registry.ledger((None,)), limiter.acquire()
     limiter._shared._engine.worker.stopped = True
     acquire = stand(limiter, (None,), (1,))
     held.complete()

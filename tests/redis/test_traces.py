@@ -37,7 +37,6 @@ VERBS = (
     "cancel",
     "settle",
     "renew",
-    "exhaust",
     "look",
     "march",
     "hold",

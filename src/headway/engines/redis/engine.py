@@ -15,7 +15,6 @@ import sys
 import threading
 import weakref
 from base64 import b64encode
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
@@ -28,7 +27,7 @@ from headway.engines.redis.client.background import BackgroundWorker
 from headway.engines.redis.client.releases import PendingRelease
 from headway.engines.redis.client.requests import Release
 from headway.engines.redis.net.address import Address
-from headway.engines.redis.net.connections import CONNECTION_ERRORS
+from headway.engines.redis.net.connections import CONNECTION_ERRORS, exchange, exchange_async
 from headway.engines.redis.net.connectors import Connector, connectors_to
 from headway.engines.redis.net.pool import ServerPool
 from headway.engines.redis.net.pubsub import Subscription
@@ -60,6 +59,8 @@ class Engine(base.Engine):
     """Servers of Redis or Valkey that keep ledgers."""
 
     tick_ns = TICK
+    only_pool: ServerPool | None = None
+    """The server, where there is only one."""
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
         self.address = address.public
@@ -85,7 +86,7 @@ class Engine(base.Engine):
         return connectors_to(address)
 
     def _settle(self, connectors: list[Connector]) -> None:
-        self._place = ServerPool(self, connectors[0])
+        self.only_pool = ServerPool(self, connectors[0])
 
     def reset(self) -> None:
         """Begin as a process that nobody knows; a forked child is another."""
@@ -153,10 +154,11 @@ class Engine(base.Engine):
     # -- where -------------------------------------------------------------------------------------------
 
     def pool_of(self, ledger: LedgerClient | ClusterPause) -> ServerPool:  # noqa: ARG002 - a cluster needs it
-        return self._place
+        assert self.only_pool is not None  # a cluster finds the node
+        return self.only_pool
 
     def pools(self) -> list[ServerPool]:
-        return [self._place]
+        return [] if self.only_pool is None else [self.only_pool]
 
     def moved(self, ledger: LedgerClient | ClusterPause, error: Exception) -> ServerPool | None:
         """Where the ledger is now, if that is what the error says."""
@@ -186,25 +188,14 @@ class Engine(base.Engine):
         """A connection was made; a server that is new to us has to answer some questions."""
         self._complained = ""
         if connection.ident not in self._greeted:
-            flow = server_checks(self)
-            try:
-                payload = next(flow)
-                while True:
-                    connection.limit(connection.until - monotonic_ns())
-                    payload = flow.send(connection.call(payload))
-            except StopIteration:
-                self._greeted.add(connection.ident)
+            exchange(connection, server_checks(self), connection.until)
+            self._greeted.add(connection.ident)
 
     async def check_server_async(self, connection: LoopConnection, deadline: float) -> None:
         self._complained = ""
         if connection.ident not in self._greeted:
-            flow = server_checks(self)
-            try:
-                payload = next(flow)
-                while True:
-                    payload = flow.send(await connection.call(payload, deadline))
-            except StopIteration:
-                self._greeted.add(connection.ident)
+            await exchange_async(connection, server_checks(self), deadline)
+            self._greeted.add(connection.ident)
 
     def round_trip_ns(self, measure: bool = True) -> int:
         """How long a command takes there and back, as measured once; 0 for an engine that cannot be reached."""

@@ -10,7 +10,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.client.batching import UnknownOutcome
-from headway.engines.redis.client.ledger_client import ENDS, RoundTrip
+from headway.engines.redis.client.ledger_client import ENDS
+from headway.engines.redis.client.round_trip import RoundTrip
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import HEAD
 from headway.printable import printable
@@ -43,14 +44,13 @@ class PendingRelease:
         # The queue is served by an end, so it too expects a time. One that arrives late is refused, and asked for. The
         # first may be the last words of a process that ends by `os._exit`, and nobody would say them again: it may be
         # late.
-        said, timeout_ns = [request.command for request in self.requests], self.ledger.registry.timeout_ns
         number = -self.number if self.follows else self.number
-        round_trip = RoundTrip(self.ledger, self.requests, said, self.stream, number, ident, timeout_ns)
+        round_trip = RoundTrip(self.ledger, self.requests, self.stream, number, ident)
         round_trip.slow = self.number == 1
-        round_trip.sent = self.ledger.registry.clock.now()
-        self.first = self.first or round_trip.sent
         round_trip.epoch = self.requests[0].epoch
-        return self.ledger.encode(round_trip, None)
+        payload = round_trip.encode()
+        self.first = self.first or round_trip.sent
+        return payload
 
     def join(self, other: PendingRelease) -> bool:
         """Take the requests of another one along; False: that cannot be. Under the line's lock."""

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from hiredis import ReplyError
 from redis.crc import key_slot
 
-from headway.engines.redis.client.ledger_client import PARTS_ARE_MISSING
+from headway.engines.redis.client.round_trip import PARTS_ARE_MISSING
 from headway.engines.redis.cluster.pubsub import ShardedSubscription
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.connections import CONNECTION_ERRORS, Connection, ReleaseSender

@@ -1,11 +1,9 @@
--- Decide, and write down what has changed.
-
-general()
+-- Write down what has changed, and answer.
 
 seq = seq + 1
 local reset = base - now
 local values = {}
-for id, ledger in pairs(opened) do
+for _, ledger in pairs(opened) do
   local left = ledger.kind.reset_after(ledger, now)
   if left > reset then
     reset = left

@@ -217,19 +217,6 @@ function window.more()
     return ledger.out.total
   end
 
-  function window.exhaust(ledger, now)
-    advance(ledger, now)
-    if ledger.free > 0 then
-      local count = ledger.free
-      ledger.free = 0
-      if ledger.rule.held then
-        add_run(ledger.out, now, count)
-      else
-        cool(ledger, now + ledger.rule.gap, count)
-      end
-    end
-  end
-
   -- Neither its times nor what is owed may leave the horizon, where numbers end; and nothing is promised while a bare permit
   -- cools that may still be entered.
   function window.slot(ledger, now, cost)
