@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined, union-attr"
 """Whatever brackets a call counts as the remote does, on a shared ledger; a bare permit counts at its decision."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """Whatever brackets a call counts as the remote does: a strict server refuses nothing, and counts from where it is.
 
 A server allows 20 in any second, by its own clock and when the request reaches it. The way there takes 0 to 60 ms, and
