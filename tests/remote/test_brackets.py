@@ -28,7 +28,7 @@ class Strict:
 
     def __init__(self, count=COUNT):
         self.count = count
-        self.times = deque()
+        self.times: deque[Any] = deque()
         self.refused = self.most = 0
 
     def arrive(self, now):
