@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.both_forms,
 ]
 
-INTERRUPTS = 400
+INTERRUPTS = 200
 
 
 class JobTimeout(Exception):

@@ -12,6 +12,7 @@ from headway.limiter.permits cimport HeldPermit, Permit, new_permit
 cdef bint _ATOMIC, _GIL
 cdef int _ABANDON
 cdef Permit REFUSED
+cdef object _ONE
 
 cdef bint refused(Permit permit)
 cdef long long current_task()

@@ -251,7 +251,12 @@ class Permit:
 
     def _finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
-        if not self._end:
+        if self._end:
+            return
+        if error is None and not self._held and self._claims is None and self._listener is None:
+            self._end = _COMPLETE
+            self._store.counts.ended += 1
+        else:
             self._hand_back(_COMPLETE if error is None else outcome_of(error, answered, not_sent))
 
     def __enter__(self) -> Permit:
