@@ -341,7 +341,7 @@ class Engine(base.Engine):
         kind, text = f"{type(cause).__name__}: ", str(cause) or type(cause).__name__
         if isinstance(cause, EngineUnavailable):
             kind, text = "", cause.cause_text
-        self.repeated_log.warn(f"engine {self.address}", text, kind)
+        self.repeated_log.warning(f"engine {self.address}", text, kind)
 
     def close(self) -> None:
         """Close connections and threads; nobody uses the engine any more."""

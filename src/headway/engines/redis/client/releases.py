@@ -78,7 +78,7 @@ class PendingRelease:
             if elsewhere or protocol.no_script(reply) or engine.out_of_order(reply):
                 self._again()
                 return True
-            engine.repeated_log.warn(
+            engine.repeated_log.warning(
                 f"limiter {self.ledger.registry.name!r}", f"a release was refused by the engine: {reply}"
             )
         elif len(reply) >= HEAD.size:

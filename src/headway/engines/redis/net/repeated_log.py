@@ -31,7 +31,7 @@ class RepeatedLog:
         # For each text: when it was logged last, when it came last, and how often it was left out since it was logged.
         self._texts: dict[str, tuple[int, int, int]] = {}
 
-    def warn(self, subject: str, text: str, kind: str = "") -> None:
+    def warning(self, subject: str, text: str, kind: str = "") -> None:
         """Log the text, or count it. `kind` is shown before it, and the same text of another kind is the same."""
         pattern = _VARIABLE.sub("#", f"{subject}: {text}")
         now = self._now()
