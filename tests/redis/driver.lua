@@ -1,11 +1,11 @@
--- Plays traces (tests/core/script_traces.py) on one ledger, behind prelude.lua, runs.lua and the file of its kind: so that what
--- a limiter's script decides by can be compared with the core, command by command.
+-- Plays traces (tests/core/script_traces.py) on one ledger, behind prelude.lua, runs.lua and the file of its kind. So
+-- what a limiter's script decides by can be compared with the core, command by command.
 --
 -- KEYS[1]  a hash; its field s1 has the ledger as a limiter's script stores it
 -- ARGV[1]  the rule, for a ledger that is not there yet
--- ARGV[2..]  commands: packed numbers, the first says which, the second when. Those on a fixed window end with two edges
--- The answer is, of each command, packed numbers: how many it answered, then these; how many tell the state, then these;
--- and the tally.
+-- ARGV[2..]  commands: packed numbers, the first says which, the second when; on a fixed window two edges at the end
+-- The answer is, of each command, packed numbers: how many it answered, then these; how many tell the state, then
+-- these; and the tally.
 
 local WAIT, TAKE, RESERVE, COMPLETE, ABANDON, CANCEL, SETTLE, RENEW, PEEK, MARCH = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local HOLD, ENTER = 11, 12

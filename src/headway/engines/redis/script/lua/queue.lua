@@ -383,8 +383,8 @@ local function withdraw(ticket, costs, offset)
   end
 end
 
--- For each ticket: granted (1, slot, marks), still waiting (2) or unknown (0); then when to poll again. What was granted
--- stays known until its end: two polls of a process may be under way, and a ticket may just be withdrawn.
+-- For each ticket: granted (1, slot, marks), still waiting (2) or unknown (0); then when to poll again. What was
+-- granted stays known until its end: two polls of a process may be under way, and a ticket may just be withdrawn.
 local function poll(tickets, offset, into)
   local ids, wait = {}, lease / 3
   for j = offset + 1, offset + tickets[offset] do

@@ -1,8 +1,8 @@
 -- Port of core/window.py: never more than n in any w. Permits are free, cooling or out, and the sum is n.
 
 local window = {
-  reserves = true, alike = true, rule = 0, open = 0, state = 0, wait = 0, exact = 0, take = 0, take_held = 0, complete = 0,
-  reset_after = 0, more = 0,
+  reserves = true, alike = true, rule = 0, open = 0, state = 0, wait = 0, exact = 0, take = 0, take_held = 0,
+  complete = 0, reset_after = 0, more = 0,
 }
 kinds[2] = window
 
@@ -217,8 +217,8 @@ function window.more()
     return ledger.out.total
   end
 
-  -- Neither its times nor what is owed may leave the horizon, where numbers end; and nothing is promised while a bare permit
-  -- cools that may still be entered.
+  -- Neither its times nor what is owed may leave the horizon, where numbers end. Nothing is promised while a bare
+  -- permit cools that may still be entered.
   function window.slot(ledger, now, cost)
     local rule = ledger.rule
     local wait = window.wait(ledger, now, cost)
