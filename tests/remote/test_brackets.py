@@ -13,6 +13,7 @@ import random
 import time
 import warnings
 from collections import deque
+from typing import Any
 
 import pytest
 
