@@ -56,7 +56,6 @@ PENDING = (
     "src/headway/limiter/permits.py",
     "src/headway/limiter/results.py",
     "src/headway/limiter/shared.py",
-    "src/headway/limiter/shared_calls.py",
     "src/headway/limiter/shared_options.py",
     "src/headway/limiter/shared_permits.py",
     "src/headway/pacer",
