@@ -26,7 +26,7 @@ def rules_of(
 
     >>> [rule.capacity for rule in rules_of(Window(5, per=1), 1, 250)]
     [5]
-    >>> [rule.gap for rule in rules_of(Window(5, per="1500ns"), 1000, 1000, tick_ns=1000)]
+    >>> [rule.gap for rule in rules_of(Window(5, per="1500ns", remote=False), 1000, 1000, tick_ns=1000)]
     [2]
     """
     match limit:
