@@ -149,6 +149,7 @@ def order(address: Address) -> tuple[str, str, str]:
 def matches(address: Address, wanted: str | None) -> bool:
     """Whether the pattern or part of a name, `wanted`, fits this address.
 
+    >>> from headway.engines.redis.inspection.reading import read_key
     >>> found = read_key(b"headway:{api:alice}")
     >>> matches(found, "api*"), matches(found, "lic"), matches(found, "bob")
     (True, True, False)

@@ -329,7 +329,7 @@ class LoopConnection:
                 self._late = self.pending[0]
                 self._watch(now + STALL)
             elif due <= now:
-                # Those who asked later have time left, and ask again on another connection.
+                # Later requests have time left, and are sent again on another connection.
                 self.fail(ConnectionError("it did not answer in time"))
                 self.close()
             else:
