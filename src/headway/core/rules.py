@@ -66,7 +66,7 @@ _RULES: dict[str, type[Rule]] = {
 
 
 def rule_from_record(kind: str, capacity: int, own: tuple[int, ...], tick_ns: int) -> Rule:
-    """The rule that was written down as these numbers, by somebody else or long ago.
+    """The rule that was written down as these numbers, by another process or long ago.
 
         window         gap, grid, transit, out_grid, which permits are out (`window.OUT_IF_ENTERED`), bare_gap
         bucket         whole, part, parts, room, room_part

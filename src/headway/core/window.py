@@ -2,11 +2,11 @@
 
 The naive window counts per calendar second or minute and starts again at zero: 2n fit around its edge. The next
 idea remembers when each of the last n calls was *sent* and allows another when the oldest is w old. That is
-exact for a limit of our own. It is not when somebody else counts: a call sent at 0 may be noted there at 0.9,
+exact for a limit of our own. It is not when a remote counts: a call sent at 0 may be noted there at 0.9,
 one sent at 1.0 may be noted at 1.0, and the remote saw two within a tenth of a second.
 
 So turn calls into currency. n permits exist from the start, and never more. A call checks one out; while it is
-out, nobody else has it, so it cannot matter when the remote notes the call. When the answer is there the call
+out, no other call has it, so it cannot matter when the remote notes the call. When the answer is there the call
 has certainly been noted, and the permit *cools*: it is usable again at completion + gap, where the gap
 (`headway.core.remote`) is w as it looks through their clock and ours. A permit is thus in one of three places,
 and the sum is always n:
@@ -22,14 +22,14 @@ and the sum is always n:
     complete  out  -> cooling        usable at now + gap
     cancel    out  -> free           it was usable when it was taken, and nothing happened since
     abandon   out stays out          until granted + transit: by then the remote has noted it or never will. A
-                                     permit that nobody ended counts as completed at that moment, abandoned or
+                                     permit without an end counts as completed at that moment, abandoned or
                                      not: an answer that takes 30 s does not hold its permit for 30 s
 
 Which of the two a permit is depends on the limit. With a `Remote` every permit is out until it ends. With
 `remote=False` none is: the limit is our own, and the decision is what counts. With `remote=None`, the default, it
-depends on the use. A permit that is *entered* (`with`, `hold`, `throttle`) brackets a call to somebody who counts, and
-its end is known: it is out, and cools for the gap of `Remote()`. A bare `acquire` has no end, and is recorded at the
-decision. One that is entered later is moved (`enter`). If it has cooled by then, its permit may be in use again:
+depends on the use. A permit that is *entered* (`with`, `hold`, `throttle`) brackets a call to a remote that counts,
+and its end is known: it is out, and cools for the gap of `Remote()`. A bare `acquire` has no end, and is recorded at
+the decision. One that is entered later is moved (`enter`). If it has cooled by then, its permit may be in use again:
 then it is owed, which costs the next one a wait and mints nothing.
 
 Two gaps in one ledger: a bare permit may cool before one that completed earlier. So where both kinds are there, runs
@@ -38,15 +38,16 @@ for later, and cools far ahead; while others are out that may come back before i
 promised there while a bare permit cools that may still be entered (`enterable`): it would be out then, and the promise
 too early.
 
-What was abandoned will not come back early: `lost` counts it, among those that are out. So while only abandoned permits
-are missing, the time is known. Of a permit that leaves `out` because its transit is over nothing says whether it was
-abandoned, so it is taken for one that was: `lost` never says more than there are, and `wait` stays a lower bound.
+An abandoned permit does not come back before its transit is over: `lost` counts those among the permits that are out.
+So while only abandoned permits are missing, the time is known. Nothing says whether a permit that leaves `out` because
+its transit is over was abandoned. It is taken for one that was: so `lost` is never too high, and `wait` stays a lower
+bound.
 
 Worked example: "2/s", remote, gap 1.02 s. Two calls go at 0, answers at 0.1 and 0.3. The permits are usable at
 1.12 and 1.32; a third caller at 0.2 hears "1.12, exactly", since one of the two is cooling already. Had it
 asked at 0.05, both were out: "at least 1.02 s from now", and nothing exact.
 
-`free` may fall below zero: who settles for more than was taken has used permits that were not there. They cool
+`free` may fall below zero: a caller that settles for more than it took has used permits that were not there. They cool
 like all others, and the next grant has to wait until free is positive again. That is all there is to debt.
 
 Under another rule (`reconfigure`) what cools is moved by the difference of the gaps; `tally` is the sum of all moves,
@@ -226,7 +227,7 @@ class WindowLedger(Ledger):
         self.free -= cost
         usable = self.cool(at + self.rule.bare_gap, cost)
         if self.rule.bracketed:
-            # Nobody enters it after its transit: there is a deadline before that.
+            # No holder enters it after its transit: there is a deadline before that.
             until = min(usable, at + self.rule.transit)
             if self.enterable < until:
                 self.enterable = until
@@ -360,6 +361,7 @@ class WindowLedger(Ledger):
         if self.out is not None:
             self.out.mend()
             missing -= self.out.total
+            self.lost = min(self.lost, self.out.total)
         if missing > 0:
             self.cool(now + self.rule.gap, missing)
         else:
