@@ -68,16 +68,24 @@ def pytest_make_collect_report():
     return _skip_is_failure((yield))
 
 
+def open_engines():
+    """Which shared engines this process has opened by their address."""
+    engines = sys.modules.get("headway.engines.redis")
+    return set() if engines is None else set(engines._engines)
+
+
+def close_engines(kept):
+    """Close those that have been opened since."""
+    for address in open_engines() - kept:
+        sys.modules["headway.engines.redis"]._engines.pop(address).close()
+
+
 @pytest.fixture(autouse=True)
 def _engines_end():
     """What a test opened ends with it: threads that look for a server which is gone would disturb the others."""
-    engines = sys.modules.get("headway.engines.redis")
-    before = set() if engines is None else set(engines._engines)
+    before = open_engines()
     yield
-    engines = sys.modules.get("headway.engines.redis")
-    if engines is not None:
-        for address in set(engines._engines) - before:
-            engines._engines.pop(address).close()
+    close_engines(before)
 
 
 def pytest_collection_finish():

@@ -176,3 +176,16 @@ def test_a_debt_leaves_the_last_holder_his_allowance() -> None:
     ledger.reconfigure(rule_of(Spacing(6)), 0)
     ledger.settle(0, 1, mark, tally, 2)
     assert ledger.wait(0, 1) >= 66 * S
+
+
+def test_a_use_that_was_cancelled_holds_nothing_up() -> None:
+    ledger = rule_of(Spacing(6)).open()
+    for at in (100, 200):
+        mark = ledger.take(at, 1)
+        assert ledger.use(at, mark) == 0
+        ledger.cancel(at, 1, mark, ledger.tally)
+        assert ledger.wait(at, 1) == 0
+    first = ledger.take(300, 1)
+    assert ledger.use(300, first) == 0
+    ledger.cancel(301, 1, ledger.take(300 + 6_000_000_000, 1), ledger.tally)
+    assert ledger.wait(301, 1) == 6_000_000_000 - 1

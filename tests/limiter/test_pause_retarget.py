@@ -4,14 +4,11 @@
 # mypy: disable-error-code="union-attr"
 
 import asyncio
-import math
-import threading
 
 import pytest
 
-from headway import Limiter, LimitMismatch, RateLimited
+from headway import Limiter, RateLimited
 from headway.testing import ManualClock, run
-from waiting import NEVER
 
 pytestmark = pytest.mark.both_forms
 
@@ -70,38 +67,6 @@ def test_nobody_is_granted_anything_during_a_pause(clock, limit):
     assert permit
     permit.complete()
     assert limiter.stats().granted == 1
-
-
-def test_a_pause_of_one_key_leaves_the_others_alone(clock):
-    limiter = Limiter("1/minute", clock=clock)
-    limiter.pause(30, "a")
-    assert limiter.try_acquire("a").reason == "paused"
-    assert limiter.try_acquire("b")
-    assert limiter.try_acquire()
-    limiter.pause(0, "a")
-    assert limiter.try_acquire("a")
-
-
-def test_the_reason_is_that_of_the_own_key(clock):
-    limiter = Limiter("1/minute", clock=clock)
-    limiter.pause(30, "a")
-    limiter.try_acquire("b")
-    assert limiter.try_acquire("b").reason == "limit"
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"), [({"timeout": 5}, "timeout"), ({"max_waiting": 0}, "max_waiting")]
-)
-def test_who_does_not_wait_for_the_end_of_a_pause_is_told_of_it(clock, options, reason):
-    """As on a shared engine: the wait is long because somebody paused, and not because of the limit."""
-    limiter = Limiter("1/minute", clock=clock, **options)
-    limiter.pause(30, "a")
-    with pytest.raises(RateLimited, match=r"\(paused\)$") as caught:
-        limiter.acquire("a")
-    assert (caught.value.reason, caught.value.retry_after) == (reason, 30)
-    limiter.acquire("b")
-    with pytest.raises(RateLimited, match=r"[^)]$"):
-        limiter.acquire("b", timeout=5)
 
 
 def test_sleepers_hear_of_a_pause_and_of_its_end(clock):
@@ -200,28 +165,6 @@ def test_a_promised_waiter_waits_too(clock):
     assert run(main(), clock=clock) == [("a", 3000)]
 
 
-def test_threads_hear_of_the_end_of_a_pause(clock):
-    limiter = Limiter("5 concurrent", clock=clock)
-    limiter.pause(1000)
-    threads = [threading.Thread(target=lambda: limiter.acquire().complete()) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    clock.settle()
-    assert limiter.stats().waiting == 3
-    limiter.pause(0)
-    for thread in threads:
-        thread.join(NEVER)
-    assert (limiter.stats().completed, limiter.stats().waiting) == (3, 0)
-
-
-@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, "5", "soon", "", None, True])
-def test_a_bad_pause_changes_nothing(clock, seconds):
-    limiter = Limiter("1/minute", clock=clock)
-    with pytest.raises(ValueError, match=r"^seconds=.* is not accepted; give seconds from 0 up"):
-        limiter.pause(seconds)
-    assert limiter.try_acquire()
-
-
 # -- retarget ----------------------------------------------------------------------------------------------------
 
 
@@ -307,52 +250,6 @@ def test_lowered_to_zero_and_raised_again(clock, limit, nothing):
         permit.complete()
 
 
-def test_concurrency_lowered_below_what_is_out(clock):
-    limiter = Limiter("4 concurrent", clock=clock)
-    permits = [limiter.acquire() for _ in range(4)]
-    limiter.set_limit("2 concurrent")
-    left = []
-    for permit in permits:
-        left.append((limiter.peek().remaining, limiter.peek().in_flight))
-        permit.complete()
-    assert left == [(0, 4), (0, 3), (0, 2), (1, 1)]
-    assert limiter.peek().remaining == 2
-
-
-def test_another_kind_is_refused_and_changes_nothing(clock):
-    limiter = Limiter("10/s", clock=clock)
-    limiter.acquire(cost=4)
-    before = limiter.peek(), limiter.stats(), limiter.limit
-    for other in ("5 concurrent", "10/s burst 1", "10/s; 5/s", {"tokens": "10/s"}):
-        with pytest.raises(LimitMismatch, match=r"this limiter is kept as '10/s'.*: make a new one"):
-            limiter.set_limit(other)
-    with pytest.raises(ValueError, match="unit"):
-        limiter.set_limit("5/parsec")
-    assert (limiter.peek(), limiter.stats(), limiter.limit) == before
-
-
-def test_keys_are_retargeted_but_not_those_with_an_override(clock):
-    for own in ("3/minute", "2/minute"):
-        limiter = Limiter("2/minute", overrides={"vip": own}, clock=clock)
-        limiter.acquire("a")
-        limiter.acquire("vip")
-        limiter.set_limit("9/minute")
-        assert limiter.peek("a").remaining == 8
-        assert limiter.peek("vip").remaining == int(own[0]) - 1
-        assert limiter.peek("new").remaining == 9
-
-
-def test_a_permit_taken_before_can_be_ended_after(clock):
-    limiter = Limiter("5/s", remote=True, clock=clock)
-    first, second = limiter.acquire(), limiter.acquire()
-    limiter.set_limit("3/s")
-    assert limiter.peek().in_flight == 2
-    first.cancel()
-    assert limiter.peek().remaining == 2
-    second.complete()
-    assert (limiter.peek().in_flight, limiter.peek().remaining) == (0, 2)
-
-
 # -- reset -------------------------------------------------------------------------------------------------------
 
 
@@ -374,23 +271,3 @@ def test_a_reset_calls_who_waits(clock, limit):
         return await crowd.done()
 
     assert run(main(), clock=clock) == [("a", 1000), ("b", 1000)]
-
-
-def test_a_reset_lifts_the_pause_of_the_key(clock):
-    limiter = Limiter("1/minute", clock=clock)
-    limiter.pause(50, "a")
-    limiter.reset("a")
-    assert limiter.try_acquire("a")
-
-
-def test_what_was_out_at_a_reset_is_nobodys_any_more(clock):
-    limiter = Limiter("2 concurrent", clock=clock)
-    permit = limiter.acquire("a")
-    limiter.reset("a")
-    assert limiter.peek("a").remaining == 2
-    permit.complete()
-    assert (limiter.peek("a").remaining, limiter.peek("a").in_flight) == (2, 0)
-    late = limiter.acquire("a", cost=2)
-    limiter.reset("a")
-    late.settle(3)
-    assert (limiter.peek("a").remaining, limiter.peek("a").in_flight) == (2, 0)

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """What must not get around a limit, nor lose a permit: copies, odd strings, overrides and listeners that fail."""
 
 import copy
@@ -5,6 +6,7 @@ import logging
 import pickle
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -149,7 +151,7 @@ def test_a_permit_that_ends_twice_at_once_ends_once(clock):
     limiter = Limiter("5 concurrent", clock=clock)
     for _ in range(50):
         permit = limiter.acquire()
-        results = []
+        results: list[Any] = []
 
         def end(permit=permit, results=results):
             try:

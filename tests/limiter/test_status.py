@@ -3,9 +3,7 @@
 # Whether a permit or a denial comes is what is tested.
 # mypy: disable-error-code="union-attr"
 
-import asyncio
 import math
-import pickle
 
 import pytest
 
@@ -86,72 +84,11 @@ def test_of_several_limits_the_one_that_binds(clock):
     assert [part.retry_after for part in status.parts] == [0, 59, 0]
 
 
-def test_looking_changes_nothing(clock):
-    for limit in ("5/minute", "5/s burst 5", "1 every 6s", "5/day aligned", "5 concurrent", "5/s; 9/minute"):
-        limiter = Limiter(limit, clock=clock)
-        permit = limiter.acquire("a")
-        before = limiter.stats()
-        seen = {limiter.peek("a") for _ in range(100)}
-        assert (len(seen), limiter.stats()) == (1, before)
-        assert run(limiter.peek_async("a"), clock=clock) in seen
-        permit.complete()
-
-
-def test_stats(clock):
-    limiter = Limiter("3 concurrent", clock=clock)
-
-    async def main():
-        permits = [limiter.acquire(key) for key in "aaabbb"]
-        assert not limiter.try_acquire("a")
-        waiter = asyncio.create_task(limiter.acquire_async("a"))
-        with pytest.raises(RateLimited):
-            await limiter.acquire_async("b", timeout=1)
-        assert limiter.stats().waiting == 1
-        permits[0].complete()
-        permits[1].cancel()
-        permits[2].abandon()
-        permits[3].settle(1)
-        with permits[4]:
-            pass
-        (await waiter).complete()
-        stats = limiter.stats()
-        assert (stats.granted, stats.denied, stats.waiting) == (7, 2, 0)
-        assert (stats.completed, stats.cancelled, stats.abandoned, stats.keys) == (4, 1, 1, 2)
-        permits[5].complete()
-
-    run(main(), clock=clock)
-
-
 # -- events ------------------------------------------------------------------------------------------------------
 
 
 def tell(event):
     return (event.kind, event.key, event.cost, event.seconds)
-
-
-def test_events_of_trying_and_ending(clock):
-    seen: list[LimiterEvent] = []
-    limiter = Limiter("2 concurrent", name="test_status:events", on_event=seen.append, clock=clock)
-    first, second = limiter.try_acquire("a"), limiter.try_acquire("a")
-    limiter.try_acquire("a")
-    first.complete()
-    second.abandon()
-    limiter.try_acquire("a", cost=2).cancel()
-    limiter.try_acquire("a").settle(1)
-    limiter.pause(5)
-    assert [tell(event) for event in seen] == [
-        ("granted", "a", 1, None),
-        ("granted", "a", 1, None),
-        ("denied", "a", 1, None),
-        ("completed", "a", 1, None),
-        ("abandoned", "a", 1, None),
-        ("granted", "a", 2, None),
-        ("cancelled", "a", 2, None),
-        ("granted", "a", 1, None),
-        ("settled", "a", 1, None),
-        ("paused", None, None, 5.0),
-    ]
-    assert {event.limiter for event in seen} == {"test_status:events"}
 
 
 def test_events_of_waiting(clock):
@@ -178,35 +115,4 @@ def test_who_did_not_wait_is_told_as_granted(clock):
     assert [event.kind for event in seen] == ["granted"]
 
 
-def test_a_reservation_is_told(clock):
-    seen: list[LimiterEvent] = []
-    limiter = Limiter("10/s burst 1", on_event=seen.append, clock=clock)
-    limiter.reserve()
-    assert [event.kind for event in seen] == ["granted"]
-
-
-def test_with_a_listener_everything_is_granted_as_without(clock):
-    for limit in ("3/minute", "3 concurrent"):
-        granted = []
-        for listener in (None, lambda event: None):
-            limiter = Limiter(limit, on_event=listener, clock=clock)
-            granted.append([limiter.try_acquire() for _ in range(5)])
-        assert [[bool(p) for p in row] for row in granted] == [[True] * 3 + [False] * 2] * 2
-        for permit in (p for row in granted for p in row if p):
-            permit.complete()
-
-
 # -- errors ------------------------------------------------------------------------------------------------------
-
-
-def test_errors_travel(clock):
-    limiter = Limiter("1/minute; 5/s", clock=clock)
-    limiter.acquire("a")
-    with pytest.raises(RateLimited) as caught:
-        limiter.acquire("a", timeout=1)
-    error = pickle.loads(pickle.dumps(caught.value))
-    for name in ("retry_after", "limit", "key", "status", "reason", "timeout"):
-        assert getattr(error, name) == getattr(caught.value, name)
-    assert (error.retry_after, error.key, error.reason, error.timeout) == (60, "a", "timeout", 1)
-    assert str(error) == str(caught.value)
-    assert [part.remaining for part in error.status.parts] == [0, 4]

@@ -4,7 +4,6 @@ import asyncio
 import random
 import threading
 import time
-import warnings
 from itertools import pairwise
 
 import pytest
@@ -101,23 +100,6 @@ class Work:
 
 
 @pytest.mark.realtime
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("limit", ["4 concurrent", "4 concurrent; 1000000/s burst 1000"])
-def test_threads_and_two_loops_share_what_is_held(limit, seed):
-    limiter = Limiter(limit)
-    work = Work(limiter, 60, seed)
-    # How many are abandoned is not the subject here.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        work.run()
-    assert work.most <= 4
-    stats = limiter.stats()
-    assert (stats.waiting, limiter.peek().waiting, limiter.peek().in_flight) == (0, 0, 0)
-    assert work.granted <= stats.granted <= work.granted + work.given_up
-    limiter.acquire(cost=4, timeout=0).complete()
-
-
-@pytest.mark.realtime
 def test_threads_and_two_loops_share_a_rate():
     limiter = Limiter("2000/s burst 5")
     began = time.monotonic()
@@ -130,37 +112,6 @@ def test_threads_and_two_loops_share_a_rate():
     assert stats.waiting == 0
     time.sleep(0.01)
     assert limiter.peek().remaining <= 5
-
-
-@pytest.mark.realtime
-def test_two_runs_one_after_the_other_and_at_once():
-    limiter = Limiter("200/s burst 1")
-
-    async def main():
-        await asyncio.gather(*(limiter.acquire_async() for _ in range(20)))
-
-    asyncio.run(main())
-    asyncio.run(main())
-    join(start(lambda: asyncio.run(main()), lambda: asyncio.run(main())))
-    assert (limiter.stats().granted, limiter.stats().waiting) == (80, 0)
-
-
-@pytest.mark.realtime
-def test_a_loop_that_is_torn_down_gives_its_places_back():
-    limiter = Limiter("1 concurrent")
-    permit = limiter.acquire()
-
-    async def main():
-        asyncio.ensure_future(limiter.acquire_async())  # noqa: RUF006 - nobody waits for it, on purpose
-        await asyncio.sleep(0.01)
-
-    asyncio.run(main())
-    assert limiter.stats().waiting == 0
-    threads = start(lambda: limiter.acquire().complete())
-    time.sleep(0.01)
-    permit.complete()
-    join(threads)
-    assert limiter.stats().completed == 2
 
 
 def test_threads_wait_in_order():
@@ -221,24 +172,6 @@ def test_who_comes_to_wait_while_a_permit_is_being_handed_back_is_called():
 
 
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.realtime
-@pytest.mark.parametrize(
-    "limit", ["1/minute", "1 concurrent", "1/m burst 1", "1 every 60s", "1/minute; 1 concurrent"]
-)
-@pytest.mark.parametrize("form", ["acquire", "hold", "with"])
-def test_ctrl_c_gives_the_place_back(ctrl_c, limit, form):
-    limiter = Limiter(limit)
-    permit = limiter.acquire()
-    before = limiter.stats()
-    ctrl_c(0.02)
-    ask = {"acquire": limiter.acquire, "hold": limiter.hold().__enter__, "with": limiter.__enter__}[form]
-    with pytest.raises(KeyboardInterrupt):
-        ask()
-    assert limiter.stats() == before
-    assert limiter.peek().waiting == 0
-    permit.complete()
 
 
 @pytest.mark.realtime

@@ -5,15 +5,12 @@
 
 import asyncio
 import math
-import threading
 from datetime import timedelta
 
 import pytest
 
-from headway import AllOf, Bucket, Limiter, LimiterClosed, Permit, RateLimited, Spacing, Window
-from headway.errors import NotPromised
+from headway import Limiter, LimiterClosed, RateLimited, Spacing, Window
 from headway.testing import ManualClock, disabled, run
-from waiting import NEVER
 
 pytestmark = pytest.mark.both_forms
 
@@ -152,29 +149,6 @@ def test_nobody_may_wait(clock):
 
 
 # -- nothing is ever granted -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("limit", ["0/s", "0/s burst 5", "0 concurrent", "0/day aligned", "5/s; 0/minute"])
-def test_a_count_of_zero_admits_nothing(clock, limit):
-    limiter = Limiter(limit, clock=clock)
-    denied = limiter.try_acquire()
-    assert not denied
-    assert denied.retry_after == math.inf
-    for ask in (limiter.acquire, lambda: run(limiter.acquire_async(), clock=clock), limiter.__enter__):
-        with pytest.raises(RateLimited) as caught:
-            ask()
-        assert (caught.value.retry_after, caught.value.reason) == (math.inf, "never")
-    with pytest.raises(RateLimited) as caught:
-        limiter.acquire(timeout=5)
-    assert caught.value.retry_after == math.inf
-    assert clock.now() == 0
-    assert (limiter.stats().granted, limiter.stats().waiting, limiter.peek().remaining) == (0, 0, 0)
-
-
-def test_zero_makes_no_promise_either(clock):
-    with pytest.raises(RateLimited) as caught:
-        Limiter("0/s burst 5", clock=clock).reserve()
-    assert caught.value.reason == "never"
 
 
 # -- start="full" ------------------------------------------------------------------------------------------------
@@ -384,15 +358,6 @@ def test_a_holder_that_comes_late_keeps_the_distance(clock, limit):
     assert used == [1500, 2500]
 
 
-@pytest.mark.parametrize("limit", ["5/s", "5 concurrent", "5/day aligned", "10/s burst 5; 5 concurrent"])
-def test_where_no_time_can_be_promised(clock, limit):
-    limiter = Limiter(limit, clock=clock)
-    before = facts(limiter)
-    with pytest.raises(NotPromised):
-        limiter.reserve()
-    assert facts(limiter) == before
-
-
 def test_only_so_many_may_be_reserved(clock):
     limiter = Limiter(Spacing(6, max_reserved=2), clock=clock)
     delays = [limiter.reserve().delay for _ in range(3)]
@@ -413,73 +378,6 @@ def test_a_reservation_waits_for_the_end_of_a_pause(clock):
 
 
 # -- close -------------------------------------------------------------------------------------------------------
-
-
-def test_closing_ends_the_waits_of_tasks(clock):
-    limiter = Limiter("1/minute", clock=clock)
-
-    async def main():
-        await limiter.acquire_async()
-        waiters = [asyncio.create_task(limiter.acquire_async()) for _ in range(5)]
-        keyed = asyncio.create_task(limiter.acquire_async("a"))
-        await asyncio.sleep(0)
-        await keyed
-        limiter.close()
-        results = await asyncio.gather(*waiters, return_exceptions=True)
-        return [type(result) for result in results], clock.now()
-
-    assert run(main(), clock=clock) == ([LimiterClosed] * 5, 0)
-    assert limiter.stats().waiting == 0
-
-
-def test_closing_ends_the_waits_of_threads(clock):
-    limiter = Limiter("1 concurrent", clock=clock)
-    permit = limiter.acquire()
-    ends = []
-
-    def wait():
-        try:
-            limiter.acquire()
-        except LimiterClosed:
-            ends.append("closed")
-
-    threads = [threading.Thread(target=wait) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    clock.settle()
-    assert limiter.stats().waiting == 3
-    limiter.close()
-    for thread in threads:
-        thread.join(NEVER)
-    assert ends == ["closed"] * 3
-    permit.complete()
-    assert (limiter.stats().waiting, limiter.stats().completed) == (0, 1)
-
-
-def test_nothing_is_granted_after_closing(clock):
-    limiter = Limiter("10/s burst 5", clock=clock)
-    limiter.close()
-    limiter.close()
-    for ask in (
-        limiter.try_acquire,
-        limiter.acquire,
-        limiter.reserve,
-        limiter.__enter__,
-        limiter.hold().__enter__,
-        lambda: run(limiter.acquire_async(), clock=clock),
-        lambda: run(limiter.try_acquire_async("a", cost=2), clock=clock),
-    ):
-        with pytest.raises(LimiterClosed):
-            ask()
-    assert limiter.stats().granted == 0
-
-
-def test_closed_is_what_a_closed_limiter_says_however_short_the_patience(clock):
-    limiter = Limiter("1/minute", clock=clock)
-    limiter.acquire()
-    limiter.close()
-    with pytest.raises(LimiterClosed):
-        limiter.acquire(timeout=0)
 
 
 # -- disabled ----------------------------------------------------------------------------------------------------
@@ -507,8 +405,3 @@ def test_all_or_none(clock):
     for permit in permits:
         permit.complete()
     assert [part.remaining for part in limiter.peek().parts] == [7, 0, 5]
-
-
-def test_limits_may_be_given_as_values(clock):
-    for limit in (Bucket("10/s", burst=2), AllOf(Window(5, per=1), "1 every 1s"), Window(2, per=1)):
-        assert isinstance(Limiter(limit, clock=clock).try_acquire(), Permit)

@@ -7,7 +7,7 @@ import pytest
 
 from headway import Limiter, Remote, Spacing, Window
 from headway.errors import InvalidArgument
-from waiting import NEVER, wait_until
+from waiting import NEVER
 
 OTHERS = {
     "bucket": "1/hour burst 2",
@@ -17,22 +17,6 @@ OTHERS = {
     "concurrency": "2 concurrent",
     "spacing": "1 every 10m",
 }
-
-
-@pytest.mark.parametrize("own", OTHERS)
-@pytest.mark.parametrize("base", OTHERS)
-def test_an_override_may_be_of_another_kind(server, name, base, own):
-    """As in memory: the same verdicts, whatever the two kinds are."""
-    outcomes = []
-    for engine in ("memory://", server.url):
-        limiter = Limiter(OTHERS[base], name=name, engine=engine, overrides={"vip": OTHERS[own]})
-        permits = [limiter.try_acquire("vip") for _ in range(3)]
-        status = limiter.peek("vip")
-        ends = [permit.complete() for permit in permits if permit]
-        limiter.acquire("bob").complete()
-        outcomes.append(([bool(permit) for permit in permits], status.remaining, status.in_flight, len(ends)))
-    assert outcomes[0] == outcomes[1]
-    wait_until(lambda: limiter.peek("vip").in_flight == 0, "what was ended")
 
 
 def test_a_waiter_for_an_override_stands_in_its_queue(server, name):
@@ -63,28 +47,7 @@ def test_a_spacing_of_a_key_has_an_allowance_of_its_own(server, name):
         Limiter("1/s", name=name, engine=server.url, overrides={"vip": Spacing(1, expire_after="1ns")})
 
 
-def test_each_metric_goes_by_its_own_key(server, name):
-    limits = {"calls": "10/minute", "tokens": "100/minute"}
-    for engine in ("memory://", server.url):
-        own = {"vip": {"tokens": "900/minute"}, "slow": {"calls": "1/minute"}}
-        limiter = Limiter(limits, name=name, engine=engine, overrides=own)
-        left = [
-            [part.remaining for part in limiter.peek(key).parts]
-            for key in ("vip", {"tokens": "vip"}, {"calls": "slow", "tokens": "vip"}, None)
-        ]
-        assert left == [[10, 900], [10, 900], [1, 900], [10, 100]]
-        assert limiter.try_acquire({"tokens": "vip"}, cost={"tokens": 500})
-
-
 def test_metrics_keep_their_kinds(server, name):
     limits = {"calls": "10/minute", "tokens": "100/minute"}
     with pytest.raises(InvalidArgument, match="the same kinds"):
         Limiter(limits, name=name, engine=server.url, overrides={"vip": {"calls": "5 concurrent"}})
-
-
-def test_a_function_is_asked_for_each_key_and_another_limit_leaves_it_alone(server, name):
-    own = {"pro": "7/minute"}.get
-    limiter = Limiter("5/minute", name=name, engine=server.url, overrides=own)
-    assert limiter.peek("pro").remaining == 7
-    limiter.set_limit("2/minute")
-    assert (limiter.peek("pro").remaining, limiter.peek("bob").remaining) == (7, 2)

@@ -129,15 +129,6 @@ def test_a_caller_gives_up_at_once_if_a_pause_of_all_ends_too_late(make):
     assert 25 < error.value.retry_after < 31
 
 
-def test_what_is_reserved_in_a_pause_of_all_is_promised_for_after_it(make):
-    limiter = make(Spacing(1))
-    limiter.pause(30)
-    permit = limiter.reserve("alice")
-    assert 25 < permit.delay < 31
-    assert 26 < limiter.reserve("alice").delay < 32
-    permit.cancel()
-
-
 def test_what_was_reserved_for_a_key_is_not_moved_into_a_pause_of_all(make):
     limiter = make(Spacing(1))
     limiter.pause(40, key="alice")

@@ -11,6 +11,7 @@ from headway.core.fixed_window import FixedWindowRule
 from headway.core.ledger import Rule, ticks
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.spacing import SpacingRule
+from headway.core.unlimited import Unlimited, UnlimitedRule
 from headway.core.window import WindowRule
 from headway.errors import InvalidLimit
 
@@ -39,6 +40,8 @@ def rules_of(
             return (FixedWindowRule(limit, tick_ns),)
         case Concurrency():
             return (ConcurrencyRule(limit, tick_ns, lease_ns),)
+        case Unlimited():
+            return (UnlimitedRule(),)
         case AllOf():
             parts = [rules_of(part, resolution_ns, drift_ppm, tick_ns, lease_ns) for part in limit.limits]
             return tuple(rule for rules in parts for rule in rules)

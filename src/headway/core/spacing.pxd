@@ -12,7 +12,7 @@ cdef class SpacingRule(Rule):
 @cython.no_gc
 cdef class SpacingLedger(Ledger):
     cdef readonly SpacingRule rule
-    cdef readonly long long last, slack, before, older, used
+    cdef readonly long long last, slack, before, older, used, used_by
 
     @cython.locals(after=cython.longlong)
     cdef long long next(self)

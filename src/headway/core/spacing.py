@@ -27,8 +27,10 @@ Worked example, 1 every 6 s: a call at 3 goes (last = 3), one at 10 goes (last =
 1 s and reserves 16; one at 15.5 reserves 22.
 
 A cancelled slot is given back when it is the last one; `tally` holds what `last` was before it, and `before` what
-`slack` was. Of the slots before that one only the largest allowance is known, `older`: who cancels several from
-the end, given under several allowances, may leave the next slot later than need be, and never earlier.
+`slack` was. If the slot was used, that use is forgotten too (`used_by` is the slot of the last use): the use before
+it was an interval earlier, and holds nothing up any more. Of the slots before that one only the largest allowance is
+known, `older`: who cancels several from the end, given under several allowances, may leave the next slot later than
+need be, and never earlier.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class SpacingRule(Rule):
 
 
 class SpacingLedger(Ledger):
-    __slots__ = ("before", "last", "older", "rule", "slack", "used")
+    __slots__ = ("before", "last", "older", "rule", "slack", "used", "used_by")
 
     def __init__(self, rule: SpacingRule) -> None:
         self.rule = rule
@@ -75,6 +77,7 @@ class SpacingLedger(Ledger):
         self.before = 0
         self.older = 0
         self.used = LONG_AGO
+        self.used_by = LONG_AGO
         self.tally = LONG_AGO
 
     def get_rule(self) -> Rule:
@@ -118,10 +121,13 @@ class SpacingLedger(Ledger):
             if now < self.used + self.rule.interval:
                 return self.used + self.rule.interval - now
             self.used = now
+            self.used_by = mark
         return 0
 
     def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
         if self.last == mark:
+            if self.used_by == mark:
+                self.used = self.used_by = LONG_AGO
             self.last = tally
             self.slack = self.before
             self.before = self.older
@@ -166,6 +172,7 @@ class SpacingLedger(Ledger):
         twin.before = self.before
         twin.older = self.older
         twin.used = self.used
+        twin.used_by = self.used_by
         twin.tally = self.tally
         return twin
 
@@ -174,4 +181,5 @@ class SpacingLedger(Ledger):
 
     def restore(self, state: tuple[int, ...], tally: int) -> None:
         self.last, self.slack, self.used, self.before, self.older = state
+        self.used_by = LONG_AGO
         self.tally = tally

@@ -38,6 +38,10 @@ for later, and cools far ahead; while others are out that may come back before i
 promised there while a bare permit cools that may still be entered (`enterable`): it would be out then, and the promise
 too early.
 
+What was abandoned will not come back early: `lost` counts it, among those that are out. So while only abandoned permits
+are missing, the time is known. Of a permit that leaves `out` because its transit is over nothing says whether it was
+abandoned, so it is taken for one that was: `lost` never says more than there are, and `wait` stays a lower bound.
+
 Worked example: "2/s", remote, gap 1.02 s. Two calls go at 0, answers at 0.1 and 0.3. The permits are usable at
 1.12 and 1.32; a third caller at 0.2 hears "1.12, exactly", since one of the two is cooling already. Had it
 asked at 0.05, both were out: "at least 1.02 s from now", and nothing exact.
@@ -113,7 +117,7 @@ class WindowRule(Rule):
 
 
 class WindowLedger(Ledger):
-    __slots__ = ("cooling", "enterable", "free", "out", "rule")
+    __slots__ = ("cooling", "enterable", "free", "lost", "out", "rule")
 
     def __init__(self, rule: WindowRule) -> None:
         self.tally = 0
@@ -124,6 +128,8 @@ class WindowLedger(Ledger):
         self.cooling = Runs()
         # Where it depends on the use it is made with the first permit that is out: most ledgers never have one.
         self.out: Runs | None = Runs() if rule.held else None
+        # How many of those that are out were abandoned, at least.
+        self.lost = 0
 
     def get_rule(self) -> Rule:
         return self.rule
@@ -134,7 +140,9 @@ class WindowLedger(Ledger):
         if out is not None:
             while out.first <= now - self.rule.transit:
                 due = out.first + self.rule.transit
-                self.cool(due + self.rule.gap, out.pop())
+                count = out.pop()
+                self.lost = self.lost - count if self.lost > count else 0
+                self.cool(due + self.rule.gap, count)
         cooling = self.cooling
         while cooling.first <= now:
             self.free += cooling.pop()
@@ -170,7 +178,14 @@ class WindowLedger(Ledger):
         if cost > self.rule.capacity:
             return FOREVER
         # The missing ones are out. At best they complete this instant; what cools already is free before them.
-        return least
+        if self.lost == 0:
+            return least
+        # As many as these must sit out their transit; at best it is those that were granted first.
+        need -= self.cooling.total + self.out.total - self.lost  # type: ignore[union-attr] # some are out
+        if need <= 0:
+            return least
+        due = self.out.time_of(need) + self.rule.transit  # type: ignore[union-attr]
+        return max(least, self.on_grid(due + self.rule.gap) - now)
 
     def latest_wait(self, now: int, cost: int) -> int:
         self.advance(now)
@@ -200,7 +215,9 @@ class WindowLedger(Ledger):
         self.advance(now)
         need = cost - self.free
         if need > self.cooling.total:
-            return False
+            # Of permits that were abandoned the time is known, unless others cool that were promised for later.
+            known = self.rule.held and self.lost > 0 and self.lost == self.out.total  # type: ignore[union-attr]
+            return known and cost <= self.rule.capacity
         return need <= 0 or not self.some_out() or self.cooling.time_of(need) - now <= self.rule.gap
 
     def take(self, at: int, cost: int) -> int:
@@ -253,7 +270,10 @@ class WindowLedger(Ledger):
                 self.cool(now + self.rule.gap, found)
 
     def abandon(self, now: int, cost: int, mark: int) -> None:
-        pass  # it stays out until its transit is over
+        # It stays out until its transit is over.
+        self.advance(now)
+        if self.out is not None and mark >= self.out.first:
+            self.lost = min(self.lost + cost, self.out.total)
 
     def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
         self.advance(now)
@@ -319,6 +339,7 @@ class WindowLedger(Ledger):
         elif self.out is not None and not self.rule.bracketed:
             count = self.out.total
             self.out = None
+            self.lost = 0
             if count > 0:
                 self.cool(now + self.rule.gap, count)
 
@@ -329,6 +350,7 @@ class WindowLedger(Ledger):
         twin.out = None if self.out is None else self.out.copy()
         twin.tally = self.tally
         twin.enterable = self.enterable
+        twin.lost = self.lost
         return twin
 
     def mend(self, now: int) -> None:
@@ -345,13 +367,13 @@ class WindowLedger(Ledger):
 
     def state(self) -> tuple[int, ...]:
         out = () if self.out is None else self.out.pairs()
-        return (self.free, self.enterable, *self.cooling.pairs(), -1, *out)
+        return (self.free, self.enterable, self.lost, *self.cooling.pairs(), -1, *out)
 
     def restore(self, state: tuple[int, ...], tally: int) -> None:
-        end = state.index(-1, 2)
-        self.free, self.enterable = state[:2]
+        end = state.index(-1, 3)
+        self.free, self.enterable, self.lost = state[:3]
         self.tally = tally
-        for i in range(2, end, 2):
+        for i in range(3, end, 2):
             self.cooling.add(state[i], state[i + 1])
         for i in range(end + 1, len(state), 2):
             self.some_room().add(state[i], state[i + 1])

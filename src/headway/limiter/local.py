@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.wait_queue import Ticket
 from headway.denied import Denied
-from headway.diagnostics import notice_wait
+from headway.diagnostics import notice_abandoned, notice_wait
 from headway.engines.memory.store import ATOMIC
 from headway.errors import AcquireTimeout, LimiterClosed, RateLimited
 from headway.flows.drive import run_async, running_loop
@@ -169,6 +169,7 @@ class LocalLimiter:
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
+                notice_abandoned(self._store, ticket.keys)
                 run(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
         except DeadlinePassed:
@@ -210,6 +211,7 @@ class LocalLimiter:
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
+                notice_abandoned(self._store, ticket.keys)
                 await run_async(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
         except DeadlinePassed:

@@ -590,6 +590,19 @@ class MemoryStore:
                 self.depth = depth
                 self.settle()
 
+    def reset_all(self) -> None:
+        """Let every key start anew."""
+        with self.lock:
+            depth, self.depth, self.uncontended = self.depth, self.depth + 1, False
+            try:
+                for keyed in self.keyed_ledgers:
+                    keyed.clear()
+                self.pauses.lift_all()
+                self.queues.wake_heads()
+            finally:
+                self.depth = depth
+                self.settle()
+
     def reconfigure(
         self,
         rules: tuple[Rule, ...],

@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import itertools
-import logging
 import secrets
 import sys
 import threading
 import weakref
 from base64 import b64encode
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
@@ -28,15 +26,15 @@ from headway.engines.redis.client.background import BackgroundWorker
 from headway.engines.redis.client.releases import PendingRelease
 from headway.engines.redis.client.requests import Release
 from headway.engines.redis.net.address import Address
-from headway.engines.redis.net.connections import CONNECTION_ERRORS
+from headway.engines.redis.net.connections import CONNECTION_ERRORS, exchange, exchange_async
 from headway.engines.redis.net.connectors import Connector, connectors_to
 from headway.engines.redis.net.pool import ServerPool
 from headway.engines.redis.net.pubsub import Subscription
+from headway.engines.redis.net.repeated_log import RepeatedLog
 from headway.engines.redis.net.server_checks import server_checks
 from headway.engines.redis.script.protocol import TICK, command
 from headway.errors import EngineUnavailable, InvalidArgument, seconds_text
 from headway.forks import on_fork
-from headway.printable import printable
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
     from headway.engines.redis.client.requests import Acquire, Request, Wakeup
     from headway.engines.redis.cluster.pause import ClusterPause
     from headway.engines.redis.net.connections import Connection, LoopConnection
-
-log = logging.getLogger("headway")
 
 engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -60,6 +56,8 @@ class Engine(base.Engine):
     """Servers of Redis or Valkey that keep ledgers."""
 
     tick_ns = TICK
+    only_pool: ServerPool | None = None
+    """The server, where there is only one."""
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
         self.address = address.public
@@ -71,6 +69,7 @@ class Engine(base.Engine):
         self.strict = address.strict
         self.timeout = timeout
         self.clock = SYSTEM
+        self.repeated_log = RepeatedLog(self.clock.now)
         self.sharded = 0.0
         # Tests set the time that the scripts go by; 0: the server's own.
         self.fixed_time = 0.0
@@ -85,7 +84,7 @@ class Engine(base.Engine):
         return connectors_to(address)
 
     def _settle(self, connectors: list[Connector]) -> None:
-        self._place = ServerPool(self, connectors[0])
+        self.only_pool = ServerPool(self, connectors[0])
 
     def reset(self) -> None:
         """Begin as a process that nobody knows; a forked child is another."""
@@ -101,7 +100,6 @@ class Engine(base.Engine):
         self.tickets = itertools.count(1)
         self._lock = threading.Lock()
         self._greeted: set[bytes] = set()
-        self._complained = ""
         self._subscription = None
         for pool in self.pools():
             pool.reset()
@@ -153,10 +151,11 @@ class Engine(base.Engine):
     # -- where -------------------------------------------------------------------------------------------
 
     def pool_of(self, ledger: LedgerClient | ClusterPause) -> ServerPool:  # noqa: ARG002 - a cluster needs it
-        return self._place
+        assert self.only_pool is not None  # a cluster finds the node
+        return self.only_pool
 
     def pools(self) -> list[ServerPool]:
-        return [self._place]
+        return [] if self.only_pool is None else [self.only_pool]
 
     def moved(self, ledger: LedgerClient | ClusterPause, error: Exception) -> ServerPool | None:
         """Where the ledger is now, if that is what the error says."""
@@ -184,27 +183,16 @@ class Engine(base.Engine):
 
     def check_server(self, connection: Connection) -> None:
         """A connection was made; a server that is new to us has to answer some questions."""
-        self._complained = ""
+        self.repeated_log.recovered()
         if connection.ident not in self._greeted:
-            flow = server_checks(self)
-            try:
-                payload = next(flow)
-                while True:
-                    connection.limit(connection.until - monotonic_ns())
-                    payload = flow.send(connection.call(payload))
-            except StopIteration:
-                self._greeted.add(connection.ident)
+            exchange(connection, server_checks(self), connection.until)
+            self._greeted.add(connection.ident)
 
     async def check_server_async(self, connection: LoopConnection, deadline: float) -> None:
-        self._complained = ""
+        self.repeated_log.recovered()
         if connection.ident not in self._greeted:
-            flow = server_checks(self)
-            try:
-                payload = next(flow)
-                while True:
-                    payload = flow.send(await connection.call(payload, deadline))
-            except StopIteration:
-                self._greeted.add(connection.ident)
+            await exchange_async(connection, server_checks(self), deadline)
+            self._greeted.add(connection.ident)
 
     def round_trip_ns(self, measure: bool = True) -> int:
         """How long a command takes there and back, as measured once; 0 for an engine that cannot be reached."""
@@ -349,13 +337,11 @@ class Engine(base.Engine):
         return str(error).startswith(OUT_OF_ORDER) or self.half_done(error)
 
     def log_once(self, cause: BaseException) -> None:
-        """Log what is wrong, once until something works again; an error of ours says what another said before."""
-        name, text = f"{type(cause).__name__}: ", str(cause) or type(cause).__name__
+        """Log what is wrong, once and then once a minute; an error of ours says what another said before."""
+        kind, text = f"{type(cause).__name__}: ", str(cause) or type(cause).__name__
         if isinstance(cause, EngineUnavailable):
-            name, text = "", cause.cause_text
-        if text != self._complained:
-            self._complained = text
-            log.warning("engine %s: %s%s", self.address, name, printable(text))
+            kind, text = "", cause.cause_text
+        self.repeated_log.warning(f"engine {self.address}", text, kind)
 
     def close(self) -> None:
         """Close connections and threads; nobody uses the engine any more."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
-from headway.engines.redis.client.batching import MOST, thread_batcher
+from headway.engines.redis.client.batching import FEW, thread_batcher
 from headway.engines.redis.client.ledger_client import UNPLANNED
 from headway.engines.redis.client.requests import (
     NOTHING,
@@ -113,7 +113,7 @@ class BackgroundWorker:
         self.cluster_pauses: set[ClusterPause] = set()
         self.retry_queue: deque[Request] = deque()
         self._errands_retry = Backoff(engine.clock, engine.lease_ns // 3)
-        self.unknown_outcomes: deque[UnknownOutcome] = deque(maxlen=MAX_UNKNOWN)
+        self.unknown_outcomes: deque[UnknownOutcome] = deque()
         # The collector may come while we have it, and end somebody who has a letter to post.
         self._lock = threading.RLock()
         self._wake = Waker()
@@ -183,8 +183,11 @@ class BackgroundWorker:
     def resolve_unknown(self, outcome: UnknownOutcome) -> None:
         """Find out whether a command was applied."""
         with self._lock:
+            forgotten = self.unknown_outcomes.popleft() if len(self.unknown_outcomes) >= MAX_UNKNOWN else None
             self.unknown_outcomes.append(outcome)
             self._start()
+        if forgotten is not None:
+            forgotten.give_up()
         self.wake()
 
     def _start(self) -> None:
@@ -366,17 +369,23 @@ class BackgroundWorker:
                 if self.engine.moved(outcome.ledger, error) is not None or self.engine.out_of_order(error):
                     self._doubts_retry.failed()
                     return
+                outcome.give_up()
             except HeadwayError as error:
                 log.warning("the keeper of %s could not clear up: %s", self.engine.address, error)
+                outcome.give_up()
             except Exception:  # whatever it is, it must not be in the way of all others
                 log.exception("the keeper of %s could not clear up, and goes on", self.engine.address)
-            self.unknown_outcomes.popleft()
+                outcome.give_up()
+            with self._lock:
+                # Another thread may have forgotten it meanwhile, to make room.
+                if self.unknown_outcomes and self.unknown_outcomes[0] is outcome:
+                    self.unknown_outcomes.popleft()
 
     def _run_retries(self) -> None:
         while self.retry_queue and not self._errands_retry.left():
             ledger = self.retry_queue[0].ledger
             some: list[Request] = []
-            while self.retry_queue and self.retry_queue[0].ledger is ledger and len(some) < MOST // 4:
+            while self.retry_queue and self.retry_queue[0].ledger is ledger and len(some) < FEW:
                 request = self.retry_queue.popleft()
                 if not request.epoch or request.epoch == ledger.epoch:
                     some.append(request)
@@ -385,10 +394,8 @@ class BackgroundWorker:
 
     def _run_some(self, ledger: LedgerClient, some: list[Request]) -> None:
         """Errands to one ledger, together."""
-        batcher = thread_batcher(ledger)
-        batcher.queue.extend(some[1:])
         try:
-            batcher.send(some[0])
+            send_all(ledger, some)
             self._errands_retry.succeeded()
         except EngineUnavailable as error:
             self.engine.log_once(error)
@@ -449,8 +456,7 @@ class BackgroundWorker:
             # Reserved, and its holder neither waited nor said an end: there is nothing left to move.
             if now > acquire.expires + ledger.moved(acquire):
                 ledger.sleepers.discard(acquire)
-        batcher = thread_batcher(ledger)
-        signs = []
+        signs: list[Request] = []
         for pool, lease in list(ledger.leases.items()):
             if lease.dropped:
                 # Its permit was dropped by a holder that lives: that is known here, so nobody needs to wait for the
@@ -460,11 +466,10 @@ class BackgroundWorker:
             elif lease.begin_renewal():
                 signs.append(Renew(ledger, lease))
         try:
-            for first in range(0, len(signs), MOST - 1):
-                batcher.queue.extend(signs[first : first + MOST - 1])
-                batcher.send(Request(ledger, NOTHING))
+            for first in range(0, len(signs), FEW):
+                send_all(ledger, signs[first : first + FEW])
             if ledger.standing or not signs:
-                batcher.send(PollQueue(ledger))
+                thread_batcher(ledger).send(PollQueue(ledger))
         finally:
             for sign in signs:
                 if not sign.done:
@@ -539,6 +544,14 @@ class BackgroundWorker:
             end = position + 3 + int(width)
             self.engine.call(int(ticket), Wakeup(epoch, now, slot, records[position + 3 : end]))
             position = end
+
+
+def send_all(ledger: LedgerClient, requests: list[Request]) -> None:
+    """Send them together, and wait until all of them were answered: others may be in the lane before them."""
+    batcher = thread_batcher(ledger)
+    batcher.queue.extend(requests)
+    while not all(request.done for request in requests):
+        batcher.send(Request(ledger, NOTHING))
 
 
 def give_up(ledger: LedgerClient) -> None:

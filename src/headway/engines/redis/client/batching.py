@@ -28,13 +28,16 @@ from hiredis import ReplyError
 from redis.exceptions import RedisError
 
 from headway.clock import SYSTEM
-from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
-from headway.engines.redis.client.requests import NOTHING, OutcomeProbe, Request, encode_batch
+from headway.engines.redis.client.ledger_client import LedgerClient
+from headway.engines.redis.client.requests import NOTHING, OutcomeProbe, Request
+from headway.engines.redis.client.round_trip import RoundTrip
 from headway.engines.redis.net.connections import (
     CONNECTION_ERRORS,
     Connection,
     LoopConnection,
     LoopEnded,
+    exchange,
+    exchange_async,
 )
 from headway.errors import EngineUnavailable, HeadwayError
 from headway.interrupts import take_lock
@@ -44,8 +47,9 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two questions to a slot that is half way to another node; twice as long each time."""
-MOST = 256
-"""Requests in one command: a script keeps the server from everybody else."""
+MOST, FEW = 256, 64
+"""Requests in one command: a script keeps the server from everybody else. Fewer where each takes longer, as there are
+several rules, or waiters that have to be served."""
 QUICK = 1_000_000
 """Nanoseconds in which a connection is there that is open already."""
 REFUSALS = (ReplyError, HeadwayError, RedisError)
@@ -70,17 +74,10 @@ class Batcher:
         self.timeout_ns: int = ledger.registry.timeout_ns
 
     def gather(self) -> list[Request]:
-        queue = self.queue
-        batch = [queue.popleft() for _ in range(min(len(queue), MOST))]
+        queue, ledger = self.queue, self.ledger
+        most = MOST if ledger.frame.width == 1 and not ledger.waiting else FEW
+        batch = [queue.popleft() for _ in range(min(len(queue), most))]
         return [request for request in batch if not request.orphan]
-
-    def new_round_trip(self, batch: list[Request], ident: bytes) -> RoundTrip:
-        if not self.stream:
-            self.stream = self.engine.new_stream()  # it was retired while somebody was about to use it
-        said = encode_batch(batch, self.engine.tickets)
-        return RoundTrip(
-            self.ledger, batch, said, self.stream, self.number, ident, self.timeout_ns, self.first
-        )
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
@@ -137,23 +134,20 @@ class UnknownOutcome:
         pool = ledger.registry.engine.pool_of(ledger)
         connection = pool.take()
         try:
-            question = OutcomeProbe(ledger, self.batch)
-            said, timeout_ns = [question.command], ledger.registry.timeout_ns
-            round_trip = RoundTrip(
-                ledger, [question], said, self.stream, self.number, connection.ident, timeout_ns, self.first
-            )
-            answer = connection.call(round_trip.open())
+            probe = OutcomeProbe(ledger, self.batch)
+            round_trip = RoundTrip(ledger, [probe], self.stream, self.number, connection.ident, self.first)
+            answer = connection.call(round_trip.encode())
             if not round_trip.settle(answer):
-                flow = round_trip.resolve(answer)
-                payload = next(flow)
-                while True:
-                    payload = flow.send(connection.call(payload))
-            pool.put_back(connection)
-        except StopIteration:
-            pool.put_back(connection)
+                exchange(connection, round_trip.resolve(answer))
         except BaseException:
             connection.close()
             raise
+        pool.put_back(connection)
+
+    def give_up(self) -> None:
+        """It will never be known: a release that waits for one of the batch waits no longer."""
+        for request in self.batch:
+            request.settle()
 
 
 class ThreadBatcher(Batcher):
@@ -245,10 +239,13 @@ class ThreadBatcher(Batcher):
         behind = [*self.queue]
         Batcher.fail(self, batch, error, sent)
         for request in behind:
-            call(request)
+            if request.waiter is not None:
+                call(request)
 
     def _send(self, batch: list[Request]) -> None:
         ledger = self.ledger
+        if not self.stream:
+            self.stream = self.engine.new_stream()  # it was retired while a thread was about to use it
         ahead = True
         while ahead:
             self.number += 1
@@ -264,7 +261,8 @@ class ThreadBatcher(Batcher):
             self._round(together)
             self.unfinished = None
             for request in together:
-                call(request)
+                if request.waiter is not None:
+                    call(request)
             if ahead and together[0].error is not None:
                 self.fail(batch, together[0].error, sent=False)
                 return
@@ -282,21 +280,24 @@ class ThreadBatcher(Batcher):
                 raise
         self.unfinished = None
         for request in batch:
-            call(request)
+            if request.waiter is not None:
+                call(request)
 
     def _round(self, batch: list[Request]) -> None:
         clock = self.ledger.registry.clock
         began, left = clock.now(), self.timeout
         deadline = began + self.timeout_ns
-        pool = self.engine.pool_of(self.ledger)
+        pool = self.engine.only_pool or self.engine.pool_of(self.ledger)
         # Whether it was sent on another connection before: there it may still be under way, whatever is answered here.
         hops, twice = 0, self.first != 0
         while True:
             connection: Connection | None = None
             try:
                 connection = pool.take(left)
-                round_trip = self.new_round_trip(batch, connection.ident)
-                payload = round_trip.open()
+                round_trip = RoundTrip(
+                    self.ledger, batch, self.stream, self.number, connection.ident, self.first
+                )
+                payload = round_trip.encode()
                 if self.first or self.own_time or round_trip.sent - began > QUICK:
                     if self.engine.slow_to_prepare and not self.first:
                         deadline = (
@@ -305,16 +306,9 @@ class ThreadBatcher(Batcher):
                     connection.limit(deadline - clock.now())
                 self.first = self.first or round_trip.sent
                 answer = connection.call(payload)
-                if round_trip.settle(answer):
-                    pool.put_back(connection)
-                    return
-                flow = round_trip.resolve(answer)
-                payload = next(flow)
-                while True:
-                    # It takes more than one question, and all of them have the time of one.
-                    connection.limit(deadline - clock.now())
-                    payload = flow.send(connection.call(payload))
-            except StopIteration:
+                if not round_trip.settle(answer):
+                    # It takes more than one command, and all of them have the time of one.
+                    exchange(connection, round_trip.resolve(answer), deadline, clock)
                 pool.put_back(connection)
                 return
             except CONNECTION_ERRORS as error:
@@ -344,10 +338,9 @@ class ThreadBatcher(Batcher):
 
 
 def call(request: Request) -> None:
-    """Wake the thread that waits for a request, if one does."""
-    if request.waiter is not None:
-        with suppress(RuntimeError):  # it is awake
-            request.waiter.release()
+    """Wake the thread that waits for a request."""
+    with suppress(RuntimeError):  # it is awake
+        request.waiter.release()
 
 
 class LoopBatcher(Batcher):
@@ -412,6 +405,8 @@ class LoopBatcher(Batcher):
         if not batch:
             self._next()
             return
+        if not self.stream:
+            self.stream = self.engine.new_stream()  # it was retired while a task was about to use it
         self.batch = batch
         self.number += 1
         self.first = 0
@@ -420,8 +415,8 @@ class LoopBatcher(Batcher):
             if connection is None:
                 self._slowly(self._round(batch))
                 return
-            round_trip = self.new_round_trip(batch, connection.ident)
-            payload = round_trip.open()
+            round_trip = RoundTrip(self.ledger, batch, self.stream, self.number, connection.ident, self.first)
+            payload = round_trip.encode()
         except Exception as error:  # noqa: BLE001 - handed to whoever asked
             self.fail(batch, error)
             self._deliver(batch)
@@ -541,17 +536,15 @@ class LoopBatcher(Batcher):
                     if self.engine.slow_to_prepare and not self.first:
                         # What had to be started took its own time.
                         deadline = self.deadline = max(deadline, loop.time() + timeout_ns / 1e9)
-                    round_trip = self.new_round_trip(batch, connection.ident)
-                    payload = round_trip.open()
+                    round_trip = RoundTrip(
+                        self.ledger, batch, self.stream, self.number, connection.ident, self.first
+                    )
+                    payload = round_trip.encode()
                     self.first = self.first or round_trip.sent
                     answer = await connection.call(payload, deadline)
                     if round_trip.settle(answer):
                         return
-                flow = round_trip.resolve(answer)
-                payload = next(flow)
-                while True:
-                    payload = flow.send(await connection.call(payload, deadline))
-            except StopIteration:
+                await exchange_async(connection, round_trip.resolve(answer), deadline)
                 return
             except CONNECTION_ERRORS as error:
                 if connection is not None:
@@ -574,11 +567,12 @@ class LoopBatcher(Batcher):
 
 def thread_batcher(ledger: LedgerClient) -> ThreadBatcher:
     """The stream of this process's threads."""
-    batcher: ThreadBatcher | None = ledger.batchers.get(None)
+    batcher: ThreadBatcher | None = ledger.thread_batcher
     if batcher is None:
         pause_state = ledger.pause_state
         batcher = ThreadBatcher(ledger) if pause_state is None else pause_state.new_thread_batcher(ledger)
         batcher = ledger.batchers.setdefault(None, batcher)
+        ledger.thread_batcher = batcher
     return batcher
 
 
@@ -631,5 +625,6 @@ def retire(ledger: LedgerClient) -> list[bytes] | None:
         if stream:
             streams.append(stream)
     # They refer to it, as it does to them; without this it would be there until the collector comes.
-    ledger.batchers, ledger.last_loop_batcher, ledger.spare = {}, None, None
+    ledger.batchers, ledger.spare = {}, None
+    ledger.thread_batcher = ledger.last_loop_batcher = None
     return streams

@@ -31,33 +31,19 @@ class RedisLedgers:
     # -- commands ----------------------------------------------------------------------------------------
 
     def send(self, command: base.Command) -> Any:
-        if type(command) is base.Acquire:
-            request: Any = self._acquire(command)
-        else:
-            request = self._request(command)
-        thread_batcher(request.ledger).send(request)
+        request = self._request(command)
+        ledger = request.ledger
+        (ledger.thread_batcher or thread_batcher(ledger)).send(request)
         return request
 
     async def send_async(self, command: base.Command, loop: asyncio.AbstractEventLoop) -> Any:
-        if type(command) is base.Acquire:
-            request: Any = self._acquire(command)
-        else:
-            request = self._request(command)
+        request = self._request(command)
         try:
             await loop_batcher(request.ledger, loop).send(request)
         except BaseException:
             request.withdraw()
             raise
         return request
-
-    def _acquire(self, command: base.Acquire) -> Acquire:
-        registry = self.registry
-        if registry.closed:
-            raise LimiterClosed(registry.name)
-        longest_ns = command.longest_ns
-        longest = NEVER if longest_ns is None else float(longest_ns // TICK)
-        patience = command.patience + HELD if command.brackets else command.patience
-        return Acquire(registry.ledger(command.keys), command.costs, patience, longest)
 
     def _request(self, command: base.Command) -> Request:
         registry = self.registry
@@ -66,6 +52,10 @@ class RedisLedgers:
         if registry.closed:
             raise LimiterClosed(registry.name)
         ledger = registry.ledger(command.keys)
+        if isinstance(command, base.Acquire):
+            longest = NEVER if command.longest_ns is None else float(command.longest_ns // TICK)
+            patience = command.patience + HELD if command.brackets else command.patience
+            return Acquire(ledger, command.costs, patience, longest)
         if isinstance(command, base.Peek):
             return Peek(ledger, command.costs)
         if isinstance(command, base.Pause):

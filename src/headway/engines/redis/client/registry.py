@@ -15,7 +15,7 @@ from headway.core.ledger import Rule
 from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
 from headway.engines.redis.client.batching import leave_closed, retire
-from headway.engines.redis.client.ledger_client import COMPACT, ClockSample, LedgerClient, LedgerTerms
+from headway.engines.redis.client.ledger_client import COMPACT, LedgerClient, LedgerTerms
 from headway.engines.redis.cluster.pause import ClusterPause
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK
@@ -25,8 +25,8 @@ from headway.forks import on_fork
 
 if TYPE_CHECKING:
     from headway.engines.base import LimiterTerms, Row
-    from headway.engines.redis.client.ledger_client import RoundTrip
     from headway.engines.redis.client.requests import Acquire, RawRow
+    from headway.engines.redis.client.round_trip import ClockSample, RoundTrip
     from headway.engines.redis.engine import Engine
 
 registries: weakref.WeakSet[LimiterRegistry] = weakref.WeakSet()
@@ -319,7 +319,7 @@ class LimiterRegistry(LedgerTerms):
 
     def records(self, ledger: LedgerClient, round_trip: RoundTrip) -> bytes:
         if not ledger.uses_wall_clock:
-            return ledger.packed
+            return ledger.frame.records
         sample = self.clock_samples.get(round_trip.ident)
         ticks, at = (sample.ticks, sample.received) if sample is not None else self._wall
         if not ticks:

@@ -5,22 +5,19 @@ They travel in a stream of their own, so that they need not keep their order wit
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.client.batching import UnknownOutcome
-from headway.engines.redis.client.ledger_client import ENDS, RoundTrip
+from headway.engines.redis.client.ledger_client import ENDS
+from headway.engines.redis.client.round_trip import RoundTrip
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import HEAD
-from headway.printable import printable
 
 if TYPE_CHECKING:
     from headway.engines.redis.client.ledger_client import LedgerClient
     from headway.engines.redis.client.requests import Request
     from headway.engines.redis.engine import Engine
-
-log = logging.getLogger("headway")
 
 
 class PendingRelease:
@@ -43,14 +40,13 @@ class PendingRelease:
         # The queue is served by an end, so it too expects a time. One that arrives late is refused, and asked for. The
         # first may be the last words of a process that ends by `os._exit`, and nobody would say them again: it may be
         # late.
-        said, timeout_ns = [request.command for request in self.requests], self.ledger.registry.timeout_ns
         number = -self.number if self.follows else self.number
-        round_trip = RoundTrip(self.ledger, self.requests, said, self.stream, number, ident, timeout_ns)
+        round_trip = RoundTrip(self.ledger, self.requests, self.stream, number, ident)
         round_trip.slow = self.number == 1
-        round_trip.sent = self.ledger.registry.clock.now()
-        self.first = self.first or round_trip.sent
         round_trip.epoch = self.requests[0].epoch
-        return self.ledger.encode(round_trip, None)
+        payload = round_trip.encode()
+        self.first = self.first or round_trip.sent
+        return payload
 
     def join(self, other: PendingRelease) -> bool:
         """Take the requests of another one along; False: that cannot be. Under the line's lock."""
@@ -82,10 +78,8 @@ class PendingRelease:
             if elsewhere or protocol.no_script(reply) or engine.out_of_order(reply):
                 self._again()
                 return True
-            log.warning(
-                "limiter %r: an end was refused by the engine: %s",
-                self.ledger.registry.name,
-                printable(str(reply)),
+            engine.repeated_log.warning(
+                f"limiter {self.ledger.registry.name!r}", f"a release was refused by the engine: {reply}"
             )
         elif len(reply) >= HEAD.size:
             status = HEAD.unpack_from(reply)[0]

@@ -138,6 +138,7 @@ def enter(acquire: Acquire) -> bool:
         if not any(since):
             return False
         entered = acquire.entered = Enter(acquire, tuple(since))
+        acquire.held = True
         for i, at in enumerate(since):
             if at:
                 marks[2 * i] = float(at)
@@ -153,5 +154,5 @@ def server_time(acquire: Acquire, now: int, mark: float) -> int:
     registry = acquire.ledger.registry
     sample = registry.clock_samples.get(acquire.ledger.ident)
     if sample is not None:
-        return int(sample.most(now, registry.drift))
+        return int(sample.bounds(now, now, registry.drift)[1])
     return int(-mark + (now - acquire.replied_at) * (1 + registry.drift) / TICK)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from struct import pack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.engines.redis.client.waiting import next_step
@@ -24,7 +25,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from headway.engines.base import Row, Step
-    from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
+    from headway.engines.redis.client.ledger_client import LedgerClient, Reply
 
 ENTER = 5
 """Beside the outcomes of a permit: a bare one is entered."""
@@ -57,8 +58,8 @@ RawRow = tuple[float, float, float, float, float, float]
 
 
 def encode_batch(batch: list[Request], tickets: Iterator[int]) -> list[bytes]:
-    """What a batch says. Those who ask for the same, one after the other, say it once and how many they are: their
-    tickets follow each other, also when it is said again."""
+    """The commands of a batch. Equal requests in a row share one command that says how many they are. Their tickets
+    follow each other, also when they are sent again."""
     said: list[bytes] = []
     first: Acquire | None = None
     times = 0
@@ -76,15 +77,15 @@ def encode_batch(batch: list[Request], tickets: Iterator[int]) -> list[bytes]:
                 ):
                     times += 1
                     continue
-                said.append(first.said(times))
+                said.append(first.encode(tickets, times))
             first, times = acquire, 1
         else:
             if first is not None:
-                said.append(first.said(times))
+                said.append(first.encode(tickets, times))
                 first = None
             said.append(request.command)
     if first is not None:
-        said.append(first.said(times))
+        said.append(first.encode(tickets, times))
     return said
 
 
@@ -105,9 +106,6 @@ class Request:
     )
 
     def __init__(self, ledger: LedgerClient, command: bytes) -> None:
-        self.begin(ledger, command)
-
-    def begin(self, ledger: LedgerClient, command: bytes) -> None:
         self.ledger = ledger
         self.command = command
         self.done = False
@@ -123,8 +121,12 @@ class Request:
         # The future of the task that waits for the answer.
         self.waiter: Any = None
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
-        """Take one's part of the answer; returns where the next one's begins."""
+    def encode(self, tickets: Iterator[int], times: int = 1) -> bytes:
+        """The command, for so many equal requests."""
+        return self.command
+
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
+        """Take one's part of the reply; returns where the next one's begins."""
         self.done = True
         return position
 
@@ -138,7 +140,7 @@ class Request:
         """It was not applied, and never will be."""
 
     def settle(self) -> None:
-        """It was posted, and the server has answered."""
+        """It was posted, and the server has answered; or there will never be an answer."""
 
     def withdraw(self) -> None:
         """Nobody waits for it any more."""
@@ -180,6 +182,7 @@ class Acquire(Request):
         "entered",
         "expires",
         "halted",
+        "held",
         "longest",
         "marks",
         "patience",
@@ -201,7 +204,12 @@ class Acquire(Request):
     def __init__(
         self, ledger: LedgerClient, costs: tuple[int, ...], patience: int, longest: float = protocol.NEVER
     ) -> None:
-        self.begin(ledger, b"")
+        # As in `Request`, without the call.
+        self.ledger = ledger
+        self.command = b""
+        self.done = self.orphan = self.unknown = self.void = False
+        self.error = self.waker = self.waiter = None
+        self.epoch = b""
         self.costs = costs
         self.patience = patience
         self.longest = longest
@@ -214,6 +222,8 @@ class Acquire(Request):
         self.shift = self.due = self.quarantine = self.pause = self.halted = 0.0
         self.slot = self.expires = self.replied_at = self.resume_at = 0
         self.stood = self.returned = self.asleep = self.checked = False
+        # Whether its end has to be sent: one of its rules counts it until then. Known when it is granted.
+        self.held = False
         self.process = _process
         # What was sent when it was entered, if it was a bare one.
         self.entered: Enter | None = None
@@ -223,13 +233,6 @@ class Acquire(Request):
     @property
     def rules(self) -> tuple[Any, ...]:
         return self.ledger.rules
-
-    @property
-    def held(self) -> bool:
-        ledger = self.ledger
-        if self.entered is not None:
-            return True
-        return ledger.held or (ledger.bracketed and self.patience >= protocol.HELD)
 
     @property
     def revoked(self) -> bool:
@@ -291,63 +294,71 @@ class Acquire(Request):
 
     # -- what the ledger says ----------------------------------------------------------------------------
 
-    def said(self, times: int) -> bytes:
-        """The command, for so many who want the same."""
+    def encode(self, tickets: Iterator[int], times: int = 1) -> bytes:
+        if not self.ticket:
+            self.ticket = next(tickets)
         if cython.compiled:
             said = pack_try(self.ticket, self.patience, self.longest, times, self.costs)  # type: ignore[name-defined] # noqa: F821 - in requests.pxd
         else:
-            said = numbers(protocol.ACQUIRE, self.ticket, self.patience, self.longest, times, *self.costs)
+            costs = self.costs
+            said = pack(
+                f"<{5 + len(costs)}d",
+                protocol.ACQUIRE,
+                self.ticket,
+                self.patience,
+                self.longest,
+                times,
+                *costs,
+            )
         return said  # type: ignore[no-any-return]
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.quarantine = round_trip.quarantine
-        self.pause = round_trip.pause
-        self.replied_at = round_trip.received
-        if not round_trip.several and said[position] == SEVERAL:
-            round_trip.several, round_trip.tally = int(said[position + 1]), said[position + 2]
+        self.quarantine = reply.quarantine
+        self.pause = reply.pause
+        self.halted = reply.pause_end
+        self.replied_at = reply.received
+        if not reply.several and said[position] == SEVERAL:
+            reply.several, reply.tally = int(said[position + 1]), said[position + 2]
             position += 3
-        if round_trip.several:
-            round_trip.several -= 1
-            self.got(round_trip, 0.0, (said[position], round_trip.tally))
-            return position + 1
         width = len(self.costs)
-        verdict = int(said[position])
+        verdict = GRANTED if reply.several else int(said[position])
         if verdict == GRANTED:
-            end = position + 2 + 2 * width
-            self.got(round_trip, said[position + 1], said[position + 2 : end])
+            delay = 0.0
+            if reply.several:
+                reply.several -= 1
+                end = position + 1
+                marks: tuple[float, ...] = (said[position], reply.tally)
+            else:
+                delay = said[position + 1]
+                end = position + 2 + 2 * width
+                marks = said[position + 2 : end]
+            self.due = reply.now + delay
+            self.grant(delay, marks, reply.shift, reply.reply_epoch, reply.since, reply.received)
+            if self.orphan:
+                self.give_back()
             return end
         self.verdict = verdict
         if verdict == protocol.STANDING:
-            self.stands(round_trip, said[position + 1])
+            self.stands(reply, said[position + 1])
             return position + 2
         if verdict == protocol.DENIED:
-            self.shift, self.halted = round_trip.shift, round_trip.held_up_until()
+            self.shift = reply.shift
             self.raw_rows, position = rows_of(said, position + 1, width)
             return position
         return position + 1
 
-    def got(self, round_trip: RoundTrip, delay: float, marks: tuple[float, ...]) -> None:
-        """It was granted."""
-        self.due = round_trip.now + delay
-        self.halted = round_trip.held_up_until()
-        self.grant(
-            delay, marks, round_trip.shift, round_trip.reply_epoch, round_trip.since, round_trip.received
-        )
-        if self.orphan:
-            self.give_back()
-
-    def stands(self, round_trip: RoundTrip, wait: float) -> None:
+    def stands(self, reply: Reply, wait: float) -> None:
         """It stands in the ledger's queue, which is to be polled after `wait`."""
         ledger = self.ledger
         self.stood = True
         if ledger.standing.get(self.ticket) is self:
             return
-        self.epoch = round_trip.reply_epoch
+        self.epoch = reply.reply_epoch
         if self.orphan:
             ledger.post(Withdraw(self))
         else:
-            ledger.stand(self, round_trip.received + ledger.registry.stretched(wait))
+            ledger.stand(self, reply.received + ledger.registry.stretched(wait))
             if self.orphan:
                 self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
 
@@ -359,13 +370,15 @@ class Acquire(Request):
         The slot is counted from when the answer came, the expiry from before the question went: neither can be early or
         late by what it took to travel. Who is asked after may have been granted it before: then `delay` is below 0.
         """
-        registry = self.ledger.registry
+        ledger = self.ledger
+        registry = ledger.registry
         self.marks = marks
+        self.held = ledger.held or (ledger.bracketed and self.patience >= protocol.HELD)
         self.shift = shift
         self.epoch = epoch
         self.replied_at = received
         self.slot = received + registry.stretched(delay) if delay > 0 else received
-        self.expires = sent + self.ledger.allowance_ns
+        self.expires = sent + ledger.allowance_ns
         if delay > 0:
             self.expires += int(delay * TICK)
         elif delay < 0:
@@ -452,7 +465,8 @@ class Enter(Release):
     """A bare permit was entered: its ledger counts it until it ends.
 
     The end of the permit waits until the ledger has heard of this. One that was faster would not be found there, and
-    the permit would be out until its transit is over.
+    the permit would be out until its transit is over. So it also waits while the outcome of this is unknown: either the
+    ledger has heard of it, or it is posted again.
     """
 
     __slots__ = ("last", "settled")
@@ -477,14 +491,10 @@ class Enter(Release):
         if end is not None:
             self.ledger.post(end)
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
         self.settle()
         return position
-
-    def fail(self, error: BaseException) -> None:
-        Release.fail(self, error)
-        self.settle()
 
 
 def post_end(acquire: Acquire, how: int, actual: tuple[int, ...] | None = None) -> None:
@@ -523,23 +533,17 @@ class PollQueue(Request):
             self, ledger, numbers(protocol.POLL, len(self.asks), *[acquire.ticket for acquire in self.asks])
         )
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
         missed = False
         for acquire in self.asks:
             verdict = said[position]
             if verdict == protocol.GRANTED:
                 end = position + 2 + 2 * len(acquire.costs)
-                epoch, sent, received = round_trip.reply_epoch, round_trip.since, round_trip.received
+                epoch, sent, received = reply.reply_epoch, reply.since, reply.received
                 missed = True
+                # Not one that gave its place back meanwhile: that finds what was granted.
                 acquire.called(said[position + 1], said[position + 2 : end], epoch, sent, received)
-                if (acquire.orphan or acquire.void) and acquire.verdict == protocol.STANDING:
-                    # It gave its place back or asked anew, but not before it was called: what it was given is with us,
-                    # not in the ledger.
-                    acquire.grant(
-                        said[position + 1], said[position + 2 : end], round_trip.shift, epoch, sent, received
-                    )
-                    acquire.give_back()
                 position = end
             elif verdict == protocol.STANDING:
                 position += 1
@@ -553,7 +557,7 @@ class PollQueue(Request):
         if ledger.standing:
             # If messages were missed, those who are the oldest now may have been granted theirs, too.
             wait = 0 if missed else max(AGAIN, ledger.registry.stretched(said[position]))
-            ledger.registry.engine.worker.plan_poll(ledger, round_trip.received + wait)
+            ledger.registry.engine.worker.plan_poll(ledger, reply.received + wait)
         return position + 1
 
 
@@ -570,11 +574,11 @@ class OutcomeProbe(Request):
         Request.__init__(self, ledger, numbers(protocol.ECHO, NEVER_SAID))
         self.batch = batch
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
         for request in self.batch:
             if said != (NEVER_SAID,):
-                position = request.apply_reply(round_trip, said, position)
+                position = request.apply_reply(reply, said, position)
             else:
                 request.unheard()
         return position
@@ -589,9 +593,9 @@ class Renew(Request):
         self.lease = lease
         Request.__init__(self, ledger, numbers(protocol.RENEW, lease.rule + 1, lease.cost, lease.mark))
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.lease.renewed(said[position], round_trip.reply_epoch, round_trip.since)
+        self.lease.renewed(said[position], reply.reply_epoch, reply.since)
         return position + 1
 
     def unheard(self) -> None:
@@ -609,9 +613,9 @@ class Peek(Request):
         self.raw_rows: list[RawRow] = []
         self.quarantine = 0.0
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.quarantine = round_trip.quarantine
+        self.quarantine = reply.quarantine
         self.raw_rows, position = rows_of(said, position, self.width)
         return position
 

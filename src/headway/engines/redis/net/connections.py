@@ -15,16 +15,16 @@ import asyncio
 import ssl
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
 from functools import partial
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
 from struct import pack
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from hiredis import ProtocolError
+from hiredis import ProtocolError, Reader
 from redis.exceptions import ConnectionError as Unconnected
 from redis.exceptions import InvalidResponse
 from redis.exceptions import ResponseError as Refused
@@ -36,6 +36,9 @@ from headway.interrupts import take_lock
 
 if TYPE_CHECKING:
     from headway.engines.redis.net.pool import ServerPool
+
+T = TypeVar("T")
+Flow = Generator[bytes, Any, T]
 
 NONSENSE = (InvalidResponse, ProtocolError)
 """What is raised when the peer does not speak the protocol of Redis."""
@@ -68,8 +71,6 @@ def let_kernel_wait(socket: Any, seconds: float) -> None:
 
 def new_reader() -> Any:
     """A parser of answers: errors are values, bytes stay bytes."""
-    from hiredis import Reader
-
     return Reader(notEnoughData=False)
 
 
@@ -137,6 +138,39 @@ class Connection:
 
     def close(self) -> None:
         self.connection.disconnect()
+
+
+class MachineClock:
+    """The machine's monotonic clock, also where a test has put another one in its place."""
+
+    now = staticmethod(monotonic_ns)
+
+
+def exchange(
+    connection: Connection, flow: Flow[T], deadline: int | None = None, clock: Any = MachineClock
+) -> T:
+    """Run a flow, which yields commands and is given their replies; returns what it returns.
+
+    All commands together have until `deadline`, if there is one.
+    """
+    try:
+        payload = next(flow)
+        while True:
+            if deadline is not None:
+                connection.limit(deadline - clock.now())
+            payload = flow.send(connection.call(payload))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def exchange_async(connection: LoopConnection, flow: Flow[T], deadline: float) -> T:
+    """The same for a task; the deadline is on the loop's clock."""
+    try:
+        payload = next(flow)
+        while True:
+            payload = flow.send(await connection.call(payload, deadline))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 class LoopEnded(ConnectionError):
