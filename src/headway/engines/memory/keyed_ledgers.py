@@ -90,19 +90,25 @@ class KeyedLedgers:
         """Move the cursor over the next keys and forget the idle ones."""
         found = 0
         keys = self.keys
-        for _ in range(min(BATCH, len(keys))):
-            if self.cursor >= len(keys):
-                self.cursor = 0
-            key = keys[self.cursor]
-            # None where a signal handler's exception ended the last sweep halfway.
-            ledger = self.ledgers.get(key)
-            if ledger is None or ledger.idle(wall if ledger.get_rule().uses_wall_clock else now):
-                self.ledgers.pop(key, None)
-                keys[self.cursor] = keys[-1]
-                keys.pop()
-                found += 1
-            else:
-                self.cursor += 1
+        ledger: Ledger | None = None
+        try:
+            for _ in range(min(BATCH, len(keys))):
+                if self.cursor >= len(keys):
+                    self.cursor = 0
+                key = keys[self.cursor]
+                # None where a signal handler's exception ended the last sweep halfway.
+                ledger = self.ledgers.get(key)
+                if ledger is None or ledger.idle(wall if ledger.get_rule().uses_wall_clock else now):
+                    self.ledgers.pop(key, None)
+                    keys[self.cursor] = keys[-1]
+                    keys.pop()
+                    found += 1
+                else:
+                    self.cursor += 1
+        except BaseException:
+            if ledger is not None:
+                ledger.mend(wall if ledger.get_rule().uses_wall_clock else now)
+            raise
         if found > BATCH // 4:
             self.pace = 1
         else:

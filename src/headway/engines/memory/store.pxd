@@ -12,6 +12,9 @@ cdef bint _INTERPRETED
 cdef int _COMPLETE, _CANCEL, _ABANDON
 
 
+cdef void note(list journal, Ledger ledger) noexcept
+
+
 cdef class MemoryStore:
     cdef object __weakref__
     cdef public object name, lock, spare, taking

@@ -340,8 +340,7 @@ class MemoryStore:
         if keyed.countdown <= 0:
             keyed.sweep(now, wall)
         ledger = keyed.find(key)
-        if _INTERPRETED:
-            journal.append((ledger, ledger.copy()))
+        note(journal, ledger)
         return ledger
 
     def _take(self, ticket: Ticket, claims: list[tuple[int, Ledger, int]], now: int) -> None:
@@ -375,16 +374,25 @@ class MemoryStore:
     def withdraw(self, ticket: Ticket) -> None:
         """Take a ticket back: cancelled, timed out or interrupted. What it was granted goes back, as far as no other
         request relied on it, and the waiters behind it move up."""
+        journal: list[tuple[Ledger, Ledger]] = []
         with self.lock:
             depth, self.depth, self.uncontended = self.depth, self.depth + 1, False
             try:
+                # A permit that waits for its slot has a ticket without keys.
+                for keyed, key in zip(self.keyed_ledgers, ticket.keys, strict=False):
+                    note(journal, keyed.peek(key))
                 self.queues.remove(ticket)
                 claims = [(index, cost) for index, cost in enumerate(ticket.costs) if cost]
-                marks, ticket.marks = ticket.marks, []
-                for (index, cost), (ledger, mark, tally) in zip(claims, marks, strict=False):
-                    ledger.cancel(self.time_for(ledger), cost, mark, tally)
+                for (index, cost), (ledger, mark, tally) in zip(claims, ticket.marks, strict=False):
+                    note(journal, ledger)
                     self.freed.append((index, ticket.keys[index]))
-                self.counts.granted -= bool(marks)
+                    ledger.cancel(self.time_for(ledger), cost, mark, tally)
+                if ticket.marks:
+                    ticket.marks = []
+                    self.counts.granted -= 1
+            except BaseException:
+                undo(journal, None)
+                raise
             finally:
                 self.depth = depth
                 self.settle()
@@ -497,8 +505,7 @@ class MemoryStore:
         journal: list[tuple[Ledger, Ledger]],
     ) -> None:
         now = self.time_for(ledger)
-        if _INTERPRETED:
-            journal.append((ledger, ledger.copy()))
+        note(journal, ledger)
         if how == _COMPLETE:
             ledger.complete(now, cost, mark)
         elif how == _CANCEL:
@@ -509,8 +516,7 @@ class MemoryStore:
             if actual > cost and ledger.in_flight(now) == 0:
                 # Debt is the key's, also when its ledger was idle and has been forgotten since.
                 ledger = self.keyed_ledgers[index].find(key)
-                if _INTERPRETED:
-                    journal.append((ledger, ledger.copy()))
+                note(journal, ledger)
             ledger.settle(now, cost, mark, tally, actual)
 
     def start_call(
@@ -522,11 +528,11 @@ class MemoryStore:
             depth, self.depth, self.uncontended = self.depth, self.depth + 1, False
             try:
                 now = self.time_for(ledger)
+                note(journal, ledger)
                 if ledger.idle(now):
                     # What it owes is the key's, also when its ledger has been forgotten since.
                     ledger = self.keyed_ledgers[index].find(key)
-                if _INTERPRETED:
-                    journal.append((ledger, ledger.copy()))
+                    note(journal, ledger)
                 mark = ledger.enter(now, cost, mark, tally, now)
                 # Those in the queue were told a time at which it would have been there.
                 self.freed.append((index, key))
@@ -647,10 +653,8 @@ class MemoryStore:
         with self.lock:
             depth, self.depth, self.uncontended = self.depth, self.depth + 1, False
             try:
-                if _INTERPRETED:
-                    for keyed, key in zip(self.keyed_ledgers, keys, strict=True):
-                        ledger = keyed.peek(key)
-                        journal.append((ledger, ledger.copy()))
+                for keyed, key in zip(self.keyed_ledgers, keys, strict=True):
+                    note(journal, keyed.peek(key))
                 return self._rows(keys, costs, self.clock.now())
             except BaseException:
                 undo(journal, None)
@@ -687,6 +691,12 @@ class MemoryStore:
                 )
             )
         return found
+
+
+def note(journal: list[tuple[Ledger, Ledger]], ledger: Ledger) -> None:
+    """Keep a copy of a ledger that is about to be touched; compiled, none is needed."""
+    if _INTERPRETED:
+        journal.append((ledger, ledger.copy()))
 
 
 def undo(journal: list[tuple[Ledger, Ledger]], ticket: Ticket | None) -> None:
