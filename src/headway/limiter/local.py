@@ -9,7 +9,9 @@ This file is compiled, and `Limiter` inherits from it: what is here is what user
 rest of the limiter, which is called once or rarely, is plain Python in `headway.limiter`.
 
 A signal handler may raise between any two lines (`headway.interrupts`). What a request was granted is at every moment
-either in its ticket, which is then withdrawn, or in its permit, whose finalizer gives it back, and never in both.
+either in its ticket, which is then withdrawn, or in its permit, whose finalizer gives it back, and never in both. There
+is one gap: interpreted, what is raised at the very beginning of `__exit__` leaves the permit of `with limiter` with the
+limiter. `with limiter.hold()` has no such gap, nor has the compiled form.
 """
 
 from __future__ import annotations
