@@ -103,6 +103,8 @@ class Engine(base.Engine):
         self._lock = threading.Lock()
         self._greeted: set[bytes] = set()
         self._complained = ""
+        # Whether this process is about to end: nothing that it sends now is sent again.
+        self.ending = False
         self._subscription = None
         for pool in self.pools():
             pool.reset()
@@ -369,6 +371,7 @@ class Engine(base.Engine):
 def flush_at_exit() -> None:
     """At the end of the process: what was ended is said, so that nobody has to wait for its lease."""
     for engine in list(engines):
+        engine.ending = True
         for ledger in list(engine.deferred):
             engine.flush(ledger)
         for pool in engine.pools():

@@ -41,12 +41,12 @@ class PendingRelease:
         self.copies = self.first = 0
 
     def payload(self, ident: bytes) -> bytes:
-        # The queue is served by an end, so it too expects a time. One that arrives late is refused, and asked for. The
-        # first may be the last words of a process that ends by `os._exit`, and nobody would say them again: it may be
-        # late.
+        # A release serves the queue, so it too expects a time. One that arrives late is refused, and sent again. But a
+        # process that is about to end sends nothing again; and the first release may be the only one of a process that
+        # ends by `os._exit`. So these two may be late.
         number = -self.number if self.follows else self.number
         round_trip = RoundTrip(self.ledger, self.requests, self.stream, number, ident)
-        round_trip.slow = self.number == 1
+        round_trip.slow = self.number == 1 or self.ledger.registry.engine.ending
         round_trip.epoch = self.requests[0].epoch
         payload = round_trip.encode()
         self.first = self.first or round_trip.sent
