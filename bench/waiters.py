@@ -66,7 +66,7 @@ CROWDS = {
 
 
 class Crowd:
-    """Those who wait, when each of them had its permit, and what went wrong."""
+    """The waiters, when each of them had its permit, and what went wrong."""
 
     def __init__(self, ledger: Ledger, url: str, many: int, seconds: float) -> None:
         self.limiter = headway.Limiter(ledger.limit, name="crowd", engine=url, **ledger.options)

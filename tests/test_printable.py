@@ -7,10 +7,12 @@ import warnings
 import pytest
 
 from headway import Limiter
+from headway.clock import SYSTEM
 from headway.engines.redis.engine import Engine
-from headway.engines.redis.net.address import public
 from headway.engines.redis.net.connectors import Connector, SentinelConnector
+from headway.engines.redis.net.repeated_log import RepeatedLog
 from headway.engines.redis.net.server_checks import server_checks
+from headway.engines.uri import public
 from headway.errors import EngineUnavailable, InvalidArgument, LimiterClosed, LimitMismatch, RateLimited
 from headway.printable import printable
 from headway.testing import Deadlock, ManualClock, run
@@ -76,7 +78,7 @@ def test_warnings_and_logs(caplog):
 def test_what_a_server_says(caplog):
     class Met:
         address = "redis://db"
-        _complained = ""
+        repeated_log = RepeatedLog(SYSTEM.now)
 
     Engine.log_once(Met(), OSError(HOSTILE))  # type: ignore[arg-type]
     flow = server_checks(Met())  # type: ignore[arg-type]

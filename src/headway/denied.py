@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from headway.errors import seconds_text
+from headway.errors import InvalidUse, seconds_text
 from headway.status import Snapshot, Status, seconds, status_of
 
 try:
@@ -100,6 +100,10 @@ class Denied:
     def limit(self) -> Limit:
         """The limit that denied."""
         return self.status.limit
+
+    # That it returns nothing of use lets type checkers refuse `await` themselves.
+    def __await__(self) -> None:
+        raise InvalidUse("a denial is there already", "await limiter.try_acquire_async()")
 
     def __bool__(self) -> Literal[False]:
         return False

@@ -1,20 +1,23 @@
 """What a limiter warns about, once each: a fork, permits that are dropped or abandoned, answers that are too slow for
-the limit, a blocked event loop, and in the log a long wait."""
+the limit, a blocked event loop. In the log: a long wait, and once a minute that callers wait for abandoned permits."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from headway.core.window import WindowRule
+from headway.core.window import WindowLedger, WindowRule
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
     from headway.counts import LimiterCounts
 
+AGAIN_NS = 60_000_000_000
+"""How long a limiter is silent about abandoned permits after it has spoken of them."""
 LONG_WAIT_NS = 60_000_000_000
 """What is waited for longer than this is logged."""
 ENOUGH = 256
@@ -93,6 +96,36 @@ def notice_drop(limiter: Counted, permit: object) -> None:
         # A ResourceWarning is hidden by default, and a limit that holds nothing up should not be a secret.
         logging.getLogger("headway").warning("%s; this is logged once", text)
     warnings.warn(text, ResourceWarning, source=permit, stacklevel=outside())
+
+
+_spoke_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def notice_abandoned(store: Any, keys: Iterable[str | None]) -> None:
+    """Say in the log that callers with these keys wait for permits that were abandoned, at most once a minute.
+
+    Retries of calls that timed out are the usual case: every attempt leaves a permit behind, and the next one waits
+    for it.
+    """
+    ledgers = [keyed.peek(key) for key in set(keys) for keyed in store.keyed_ledgers]
+    lost = [ledger for ledger in ledgers if isinstance(ledger, WindowLedger) and ledger.lost > 0]
+    if not lost:
+        return
+    now = store.clock.now()
+    before = _spoke_at.get(store)
+    if before is not None and now - before < AGAIN_NS:
+        return
+    _spoke_at[store] = now
+    ledger = max(lost, key=lambda ledger: ledger.lost)
+    logging.getLogger("headway").warning(
+        "%s: calls wait for %d of %d permits that were abandoned, each of which counts until %.3g s after its grant "
+        "(max_transit): say which errors prove an answer (answered=) or that nothing was sent (not_sent=), end permits "
+        "explicitly, or give a smaller max_transit; this is said once a minute",
+        describe(store),
+        ledger.lost,
+        ledger.get_rule().capacity,
+        ledger.rule.transit / 1e9,
+    )
 
 
 def check_health(limiter: Counted) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from headway.core.ledger import FOREVER
 from headway.core.limits import Bucket, Concurrency, Limit, Spacing
+from headway.core.unlimited import Unlimited
 
 SECOND = 1_000_000_000
 MOST = 10**15 - 1
@@ -98,6 +99,8 @@ def _policy(limit: Limit) -> str:
     """The parameters of a policy: the most that passes in any `w` whole seconds."""
     if isinstance(limit, Concurrency):
         return f'q={min(limit.count, MOST)};qu="concurrent-requests"'
+    if isinstance(limit, Unlimited):
+        return f"q={MOST}"
     per_ns: int = limit.interval_ns if isinstance(limit, Spacing) else limit.per_ns  # type: ignore[attr-defined]
     window = -(-per_ns // SECOND)
     if limit.capacity == 0:

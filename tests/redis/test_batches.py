@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, union-attr"
 """Many in one command: a batch of questions is answered as if each had come alone, in their order, at that moment.
 
 The script takes short cuts for those who ask for the same (one command with a count, one answer with a mark for each),

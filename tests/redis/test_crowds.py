@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, union-attr"
 """A crowd on one ledger: no waiter is failed by the others, and no command costs more the more of them wait."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, union-attr"
 """Forks, event loops, interrupts, ends of processes: whatever happens, waiters and permits are accounted for."""
 
 import asyncio

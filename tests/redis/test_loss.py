@@ -92,6 +92,53 @@ def test_trust_goes_on_at_once(valkey, name):
     assert limiter.try_acquire()
 
 
+def test_open_goes_on_after_a_restart_without_persistence_and_says_that_it_is_in_doubt(
+    make_server, name, caplog
+):
+    """Users that were let in while the server was away are not denied for the quarantine once it is there again."""
+    server = make_server()
+    limiter = Limiter("5 per 50s", name=name, engine=server.url, on_engine_error="open", remote=False)
+    assert all(limiter.try_acquire() for _ in range(5))
+    assert not limiter.try_acquire()
+    server.kill()
+    assert limiter.try_acquire()
+    server.restart()
+    assert limiter.try_acquire()
+    assert 0 < limiter.peek().in_doubt < 60
+    assert all(limiter.try_acquire() for _ in range(4))
+    denied = limiter.try_acquire()
+    assert (denied.reason, "in doubt" in repr(denied)) == ("limit", True)
+    assert 0 < denied.status.in_doubt < 60
+    stranger = Limiter("5 per 50s", name=name, engine=f"{server.url}?lease=5", remote=False)
+    assert stranger.peek().in_doubt > 0
+    assert caplog.text.count("it is trusted all the same") == 1
+
+
+def test_trust_keeps_what_was_granted_since_the_loss(valkey, name):
+    """Another process began the ledger anew: a client that knew the old one does not forget those grants, too."""
+    knows = Limiter("5 per 50s", name=name, engine=valkey.url, on_ledger_loss="trust", remote=False)
+    assert knows.try_acquire()
+    valkey.client().flushall()
+    fresh = Limiter("5 per 50s", name=name, engine=f"{valkey.url}?lease=5", remote=False)
+    assert fresh.try_acquire(cost=4)
+    assert knows.try_acquire()
+    assert not knows.try_acquire()
+    assert not fresh.try_acquire()
+    assert fresh.peek().in_doubt > 0
+
+
+@pytest.mark.parametrize(
+    "persistence", [{}, {"appendonly": "yes", "appendfsync": "always"}], ids=["none", "all"]
+)
+def test_trust_is_in_doubt_only_where_something_may_be_missing(make_server, name, persistence):
+    server = make_server(**persistence)
+    limiter = Limiter("5 per 50s", name=name, engine=server.url, on_ledger_loss="trust", remote=False)
+    assert limiter.try_acquire()
+    server.restart()
+    assert limiter.try_acquire()
+    assert (limiter.peek().in_doubt > 0) == (not persistence)
+
+
 def test_a_cap_bounds_the_quarantine_and_is_told(valkey, name, caplog):
     events = []
     limiter = Limiter("5/day", name=name, engine=valkey.url, max_quarantine=0.3, on_event=events.append)

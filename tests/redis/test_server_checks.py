@@ -99,6 +99,21 @@ def test_a_wrong_password(make_server, connect):
     )
 
 
+def test_tls_on_a_plain_port_and_plain_text_on_a_tls_port(valkey, make_tls_server, connect):
+    no_tls = "does not speak TLS on this port, its URI begins with redis://"
+    only_tls = "only TLS on this port, its URI begins with rediss://"
+    secure = make_tls_server()
+    for uri, match in (
+        (f"rediss://{HOST}:{valkey.port}", no_tls),
+        (f"redis://{HOST}:{secure.port}", only_tls),
+    ):
+        limiter = Limiter("5/s", name="x", engine=connect(uri), engine_timeout=0.5)
+        with pytest.raises(EngineUnavailable, match=match):
+            limiter.acquire()
+        with pytest.raises(EngineUnavailable, match=match):
+            asyncio.run(limiter.acquire_async())
+
+
 def test_a_database_that_is_not_there(valkey, connect):
     both_raise(connect(f"{valkey.url.removesuffix('/0')}/99"), EngineUnavailable, "(?i)db index")
 
@@ -190,7 +205,8 @@ def test_without_redis_py():
     script = "import sys; sys.modules['redis'] = None; import headway; headway.Limiter('1/s', name='x', engine='redis://:SECRET@db')"
     script = script.replace("SECRET", SECRET)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "pip install 'redis[hiredis]'" in done.stderr.splitlines()[-1]
+    said = "give memory://, or install redis, which this one needs: pip install 'redis[hiredis]'"
+    assert said in done.stderr.splitlines()[-1]
     assert SECRET not in done.stderr.splitlines()[-1]
 
 

@@ -38,6 +38,40 @@ def test_tls(make_tls_server, connect):
     check_verbs(connect(make_tls_server(requirepass="s3cret").url))
 
 
+# -- Valkey by its own name ------------------------------------------------------------------------------
+
+
+def check_valkey_name(connect, url):
+    """The URI with Valkey's name is the same place."""
+    other = url.replace("redis", "valkey", 1)
+    assert other.startswith("valkey")
+    limiter = Limiter("2/minute", name="called", engine=connect(other))
+    assert limiter.try_acquire()
+    assert asyncio.run(limiter.try_acquire_async())
+    assert not Limiter("2/minute", name="called", engine=connect(url)).try_acquire()
+    assert limiter._shared.address.startswith("valkey")  # type: ignore[union-attr]
+
+
+def test_valkey(valkey, connect):
+    check_valkey_name(connect, valkey.url)
+
+
+def test_valkey_with_tls(make_tls_server, connect):
+    check_valkey_name(connect, make_tls_server().url)
+
+
+@pytest.mark.slow
+def test_valkey_with_sentinels(make_sentinels, connect):
+    check_valkey_name(connect, make_sentinels(replicas=0).url)
+
+
+def test_valkey_as_a_cluster(cluster, connect):
+    check_valkey_name(connect, cluster.url)
+
+
+# -- databases and namespaces ----------------------------------------------------------------------------
+
+
 def test_a_database_by_its_number(valkey, connect):
     engine = connect(f"redis://{HOST}:{valkey.port}/3")
     Limiter("1/minute", name="there", engine=engine).acquire()

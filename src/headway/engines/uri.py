@@ -110,7 +110,7 @@ def _package(name: str, shown: str) -> Any:
         if error.name is None or error.name.partition(".")[0] not in modules:
             raise
         raise InvalidArgument(
-            "engine", shown, f"memory://, or this one when {error.name} is installed: {install}"
+            "engine", shown, f"memory://, or install {error.name}, which this one needs: {install}"
         ) from None
 
 

@@ -7,7 +7,7 @@ on a shared engine has a `SharedLimiter`, and every verb is passed on to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -20,9 +20,10 @@ from headway.core.wait_queue import Ticket
 from headway.engines.base import Engine
 from headway.engines.memory import open_store
 from headway.engines.uri import check_engine, is_local, open_engine
-from headway.errors import InvalidArgument, InvalidKey, LimiterClosed, NotPromised, RateLimited
+from headway.errors import InvalidArgument, InvalidKey, InvalidUse, LimiterClosed, NotPromised, RateLimited
 from headway.events import EventEmitter, LimiterEvent
 from headway.limiter import shared_options
+from headway.limiter.async_call import AsyncCall
 from headway.limiter.hold import Hold
 from headway.limiter.limit_input import Limits, as_remote, check_remote, limits_of
 from headway.limiter.limit_table import LimitTable, Overrides
@@ -33,6 +34,7 @@ from headway.status import LimiterStats, Status, status_of
 
 if TYPE_CHECKING:
     from headway.core.remote import Remote
+    from headway.denied import Denied
     from headway.engines.memory import MemoryStore
     from headway.limiter.permits import Permit
     from headway.outcome import Proof
@@ -51,7 +53,8 @@ class Limiter(LocalLimiter):
     >>> limiter.peek("alice").remaining
     99
 
-    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one. `engine`
+    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one, or
+    exempts them (None in a mapping; None from a function means the limiter's own limit). `engine`
     says where the ledgers are: in this process, or shared with others (a URI, an `Engine`, or a client of redis-py).
     `remote` says when a `Window` counts. None: whatever brackets a call (`with`, `hold`, `throttle`) counts as the
     remote does, a bare `acquire` at the decision. False: always at the decision. True or a `Remote`: always as the
@@ -256,8 +259,25 @@ class Limiter(LocalLimiter):
             self._listener.emit("granted", key, cost)
         return permit
 
-    async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
+    def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Coroutine[Any, Any, Permit | Denied]:
+        """`try_acquire` for a task. Forgetting the `await` is an error: a coroutine would be true.
+
+        >>> import asyncio
+        >>> bool(asyncio.run(Limiter("1/minute").try_acquire_async()))
+        True
+        >>> bool(Limiter("1/minute").try_acquire_async())
+        Traceback (most recent call last):
+        headway.errors.InvalidUse: a coroutine is true, whatever its result will be: write \
+`if await limiter.try_acquire_async():`
+        """
+        call = LocalLimiter.try_acquire_async(self, key, cost=cost)
+        return AsyncCall(call, "if await limiter.try_acquire_async():")
+
+    def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Coroutine[Any, Any, Permit]:
         """`reserve` for a task."""
+        return AsyncCall(self._reserve_async(key, cost), "async with await limiter.reserve_async():")
+
+    async def _reserve_async(self, key: Key, cost: Cost) -> Permit:
         if self._shared is not None:
             return await self._shared.run_async(self._shared.reserving(key, cost))
         return self.reserve(key, cost=cost)
@@ -353,6 +373,25 @@ class Limiter(LocalLimiter):
             await self._shared.run_async(self._shared.resetting(key))
             return
         self.reset(key)
+
+    def reset_all(self) -> None:
+        """Let every key start anew, and lift every pause. On a shared engine, reset single keys.
+
+        >>> limiter = Limiter("1/minute")
+        >>> _ = limiter.acquire("alice"), limiter.acquire("bob")
+        >>> limiter.reset_all()
+        >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
+        (True, True)
+        """
+        if self._shared is not None:
+            raise InvalidUse(
+                "reset_all() is for memory://: a shared engine does not list its keys", "limiter.reset(key)"
+            )
+        self._store.reset_all()
+
+    async def reset_all_async(self) -> None:
+        """`reset_all` for a task."""
+        self.reset_all()
 
     def stats(self) -> LimiterStats:
         """What was granted, denied and ended so far, and how many keys are remembered.

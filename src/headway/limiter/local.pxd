@@ -6,12 +6,13 @@ from headway.flows.drive cimport in_context, run, running_loop
 from headway.engines.memory.store cimport MemoryStore
 from cpython.ref cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from headway.limiter.permits cimport Permit, new_permit
+from headway.limiter.permits cimport HeldPermit, Permit, new_permit
 
 
 cdef bint _ATOMIC, _GIL
 cdef int _ABANDON
 cdef Permit REFUSED
+cdef object _ONE
 
 cdef bint refused(Permit permit)
 cdef long long current_task()

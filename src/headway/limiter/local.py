@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.wait_queue import Ticket
 from headway.denied import Denied
-from headway.diagnostics import notice_wait
+from headway.diagnostics import notice_abandoned, notice_wait
 from headway.engines.memory.store import ATOMIC
 from headway.errors import AcquireTimeout, LimiterClosed, RateLimited
 from headway.flows.drive import run_async, running_loop
@@ -42,7 +42,7 @@ if not cython.compiled:
 
     from headway.denied import new_denied
     from headway.flows.drive import in_context, run
-    from headway.limiter.permits import new_permit
+    from headway.limiter.permits import HeldPermit, new_permit
 
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ _GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 # C values where this file is compiled.
 _ATOMIC = ATOMIC
 _ABANDON = int(Outcome.ABANDON)
+# There is one object for each small integer, and it is faster to compare than a type and a value; True is another.
+_ONE = 1
 
 REFUSED = Permit.__new__(Permit)
 """Stands for "no", where None stands for "ask under the lock"."""
@@ -167,6 +169,7 @@ class LocalLimiter:
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
+                notice_abandoned(self._store, ticket.keys)
                 run(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
         except DeadlinePassed:
@@ -208,6 +211,7 @@ class LocalLimiter:
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
+                notice_abandoned(self._store, ticket.keys)
                 await run_async(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
         except DeadlinePassed:
@@ -266,22 +270,25 @@ class LocalLimiter:
         if (
             not self._plain
             or not store.single_rule
-            or type(cost) is not int
-            or cost != 1
+            or cost is not _ONE
             or (key is not None and type(key) is not str)
         ):
             return None
         if _ATOMIC:
             return self._try_fast(store, key, bracket, explain)
-        with store.lock:
+        # The lock is taken by the step of the loop: see `headway.interrupts`.
+        for _ in store.taking:
             try:
                 return self._try_fast(store, key, bracket, explain)
             except BaseException:
                 # Interrupted in the middle of looking or taking.
                 store.first.peek(key).mend(store.clock.now())
                 raise
+            finally:
+                store.lock.release()
+        return None  # never: every step takes the lock
 
-    def _try_fast(self, store: MemoryStore, key: str | None, bracket: bool, explain: bool) -> Any:
+    def _try_fast(self, store: MemoryStore, key: str | None, bracket: bool, explain: bool) -> Any:  # noqa: C901 - calls cost
         """Decide, under the lock or atomically.
 
         The permit is made first: nothing may come between looking and taking. But making and freeing an object
@@ -294,21 +301,21 @@ class LocalLimiter:
         if cython.compiled:
             ours = only_ours(self, store, held)  # type: ignore[name-defined] # noqa: F821 - in local.pxd
         else:
-            ours = getrefcount(store.spare if held else self._spare) == 2 and _GIL
+            ours = getrefcount(store.spare if held else self._spare) == 2
         if ours:
             permit = store.spare if held else self._spare  # type: ignore[assignment]
-            # Nothing was taken yet: if an exception comes before that, there is nothing to be given back.
-            permit._end = _ABANDON
             if held:
-                # Only its holder may have it from here on: a finalizer waits for the last reference.
+                # Only its holder may have it from here on: a finalizer waits for the last reference. Nothing was taken
+                # yet, so if an exception comes before that, there is nothing to be given back.
                 store.spare = None
                 permit._store = store
+                permit._end = _ABANDON
             # Mostly it is the same key and the same ledger again, and counting references costs more than looking.
             if permit._key is not key:
                 permit._key = key
         else:
             permit = new_permit(held, store, key)
-            if not held:
+            if not held and _GIL:
                 self._spare = permit
         now = store.clock.now()
         # A clock in Python lets other threads run: only from here on is it certain that the queue is empty.
@@ -328,6 +335,9 @@ class LocalLimiter:
             permit._ledger = ledger
         permit._granted_at = now
         permit._end = 0
+        if held:  # noqa: SIM102 - the inner one is decided when this file is compiled
+            if not cython.compiled:
+                permit.__class__ = HeldPermit
         store.counts.granted += 1
         return permit
 
@@ -375,6 +385,9 @@ class LocalLimiter:
         # Without a call in between: the permit answers for what was taken from here on, and the ticket no more.
         ticket.marks = []
         permit._end = 0
+        if permit._held:  # noqa: SIM102 - the inner one is decided when this file is compiled
+            if not cython.compiled:
+                permit.__class__ = HeldPermit
         return permit
 
     def _permit_of_several(self, ticket: Ticket) -> Permit:

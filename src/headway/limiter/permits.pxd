@@ -17,6 +17,7 @@ cdef class Permit:
     cdef public long long _slot, _owner, _task
     cdef public int _end
     cdef public object _key, _listener
+    cdef object _clock
     cdef Ledger _ledger
 
     @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)

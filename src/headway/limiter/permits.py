@@ -19,13 +19,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from headway.core.wait_queue import Ticket
-from headway.diagnostics import check_health, notice_drop
+from headway.diagnostics import check_health, notice_abandoned, notice_drop
 from headway.engines.memory.store import ATOMIC
-from headway.errors import PermitFinished
+from headway.errors import InvalidUse, PermitFinished
 from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
 from headway.limiter.request_input import settled_cost
 from headway.outcome import Outcome, outcome_of
+from headway.status import Status, status_of
 
 try:
     import cython
@@ -33,6 +34,7 @@ except ImportError:
     from headway import _cython as cython
 
 if TYPE_CHECKING:
+    from headway.clock import Clock
     from headway.core.ledger import Ledger
     from headway.engines.memory.store import Claim, MemoryStore
 
@@ -58,6 +60,7 @@ class Permit:
 
     __slots__ = (
         "_claims",
+        "_clock",
         "_cost",
         "_end",
         "_granted_at",
@@ -103,8 +106,40 @@ class Permit:
         """Seconds until it must have been spent: `inf`, unless it comes from a shared engine."""
         return float("inf")
 
+    @property
+    def status(self) -> Status:
+        """How the limit stands for its key after this grant: for the headers of an answer, for instance.
+
+        It is that of the moment at which it is looked at, and consumes nothing.
+        """
+        store: Any = self._store
+        if store is None:  # it has ended, and does not keep its limiter alive
+            return self._status_of_ledger()
+        names = store.metrics
+        if self._claims is None:
+            return status_of(store.snapshot((self._key,), (self._cost,)), names)
+        keys: list[str | None] = [self._key if name is None else None for name in names]
+        costs = [0] * len(names)
+        for index, _, cost, _, _, key in self._claims:
+            keys[index], costs[index] = key, cost
+        return status_of(store.snapshot(tuple(keys), tuple(costs)), names)
+
+    def _status_of_ledger(self) -> Status:
+        ledger, now = self._ledger, self._clock.now()
+        assert ledger is not None
+        wait, exact = ledger.wait(now, 1), ledger.exact(now, 1)
+        limit, left = ledger.get_rule().limit, ledger.remaining(now)
+        return status_of([(limit, left, wait, ledger.reset_after(now), 0, ledger.in_flight(now), exact)])
+
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
+
+    # That it returns nothing of use lets type checkers refuse `await` themselves.
+    def __await__(self) -> None:
+        raise InvalidUse(
+            "a permit is there already, and acquire() has blocked the event loop to get it",
+            "await limiter.acquire_async()",
+        )
 
     def __bool__(self) -> Literal[True]:
         return True
@@ -120,6 +155,7 @@ class Permit:
     if TYPE_CHECKING:
         _store: MemoryStore
         _claims: list[Claim] | None
+        _clock: Clock
         _cost: int
         _end: int
         _granted_at: int
@@ -185,7 +221,8 @@ class Permit:
                         self._held = 0  # used again, it is bare again
                     elif self._cost == 1:
                         # Kept for the next grant, which takes it if nothing else refers to it by then.
-                        self._store = None  # type: ignore[assignment] # never looked at again
+                        self._clock = store.clock
+                        self._store = None  # type: ignore[assignment] # looked at by `status` alone
                         store.spare = self
                     return
         self._end_locked(how, None)
@@ -205,12 +242,21 @@ class Permit:
             # Interrupted, perhaps after the ledger was told and before its waiters were.
             store.tidy()
             raise
+        if not cython.compiled and type(self) is HeldPermit:
+            self.__class__ = Permit  # type: ignore[assignment] # it has no finalizer any more
+        if how == Outcome.ABANDON and store.queues.waiters:
+            notice_abandoned(store, [claim[5] for claim in claims])
         if self._listener is not None:
             self._listener.emit_end(self, how)
 
     def _finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
-        if not self._end:
+        if self._end:
+            return
+        if error is None and not self._held and self._claims is None and self._listener is None:
+            self._end = _COMPLETE
+            self._store.counts.ended += 1
+        else:
             self._hand_back(_COMPLETE if error is None else outcome_of(error, answered, not_sent))
 
     def __enter__(self) -> Permit:
@@ -303,7 +349,11 @@ class Permit:
 
 
 class HeldPermit(Permit):
-    """A permit that others wait for: dropped without an end it is abandoned, with a warning."""
+    """A permit that others wait for: dropped without an end it is abandoned, with a warning.
+
+    Interpreted, a permit is of this class only while it is out: what a signal handler raises inside of a finalizer is
+    lost, and a finalizer that has nothing to do should not be in its way.
+    """
 
     __slots__ = ()
 
@@ -338,7 +388,7 @@ def new_permit(held: bool, store: MemoryStore, key: str | None) -> Permit:
         # Its fields are 0 and None by themselves.
         permit = HeldPermit.__new__(HeldPermit) if held else Permit.__new__(Permit)
     else:
-        permit = HeldPermit() if held else Permit()
+        permit = Permit()
         permit._claims = permit._ledger = permit._listener = None
         permit._mark = permit._owner = permit._slot = permit._tally = permit._task = 0
     permit._end = _ABANDON

@@ -16,7 +16,7 @@ from headway.counts import LimiterCounts
 from headway.denied import Denied
 from headway.diagnostics import check_health, notice_drop, notice_wait, warn_blocking
 from headway.engines.base import Acquire, LimiterTerms, Patience, Pause, Peek, Reset, Verdict
-from headway.errors import EngineUnavailable, NotPromised, RateLimited
+from headway.errors import EngineUnavailable, InvalidArgument, NotPromised, RateLimited
 from headway.flows import drive_shared
 from headway.flows.drive import need_loop
 from headway.flows.shared import Flow, Refused, Send, acquire_flow
@@ -49,6 +49,7 @@ class SharedLimiter:
         "_clock",
         "_emitter",
         "_engine",
+        "_exempt",
         "_fallback",
         "_max_waiting",
         "_remote",
@@ -75,6 +76,7 @@ class SharedLimiter:
             check_remote(self._remote, limits)
         self.table = LimitTable(limits, options.overrides, self._read, engine.rules_of, same_kinds=True)
         self._fallback = Fallback(options, self.table.limits)
+        self._exempt = self._exempt_limiter(options) if self.table.exempts else None
         self.counts = LimiterCounts()
         self.ledgers = engine.open(
             LimiterTerms(
@@ -99,6 +101,12 @@ class SharedLimiter:
         limits = limits_of(limit, self._remote)
         return {metric: self._engine.adapt(part, measure=measure) for metric, part in limits.items()}
 
+    def _exempt_limiter(self, options: SharedOptions) -> Fallback:
+        if self.table.metrics[0] is not None:
+            accepted = "limits: with metrics no key is exempt on a shared engine"
+            raise InvalidArgument("overrides", options.overrides, accepted)
+        return Fallback.exempt(options)
+
     def _rules_for(self, keys: tuple[str | None, ...]) -> tuple[Any, ...]:
         table = self.table
         each = keys if table.metrics[0] is not None else keys * len(table.rules)
@@ -117,6 +125,8 @@ class SharedLimiter:
     # -- verbs of every call -----------------------------------------------------------------------------
 
     def try_acquire(self, key: Key, cost: Cost) -> Permit | Denied:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().try_acquire(key, cost=cost)
         command = self._command(key, cost, Patience.NOW)
         while True:
             try:
@@ -128,6 +138,8 @@ class SharedLimiter:
                 return answer
 
     async def try_acquire_async(self, key: Key, cost: Cost) -> Permit | Denied:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().try_acquire(key, cost=cost)
         command = self._command(key, cost, Patience.NOW)
         while True:
             try:
@@ -139,6 +151,8 @@ class SharedLimiter:
                 return answer
 
     def acquire(self, key: Key, cost: Cost, timeout: Timeout, brackets: bool = False) -> Permit:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().acquire(key, cost=cost, timeout=timeout)
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         usual = deadline is None and key is None and type(cost) is int and cost == 1
         if usual:
@@ -162,6 +176,8 @@ class SharedLimiter:
         return self._granted(decision, key, cost, since)
 
     async def acquire_async(self, key: Key, cost: Cost, timeout: Timeout, brackets: bool = False) -> Permit:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return await self._exempt.for_exempt().acquire_async(key, cost=cost, timeout=timeout)
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         usual = deadline is None and key is None and type(cost) is int and cost == 1
         if usual:
@@ -229,7 +245,8 @@ class SharedLimiter:
 
     def _granted(self, decision: Decision, key: Key, cost: Cost, since: int = 0) -> SharedPermit:
         """`since`: when the caller began to wait, if it had to."""
-        permit = new_shared_permit(self, decision, key if key is None or type(key) is str else _first(key))
+        first = key if key is None or type(key) is str else _first(key)
+        permit = new_shared_permit(self, decision, first, key)
         self.counts.granted += 1
         if permit._held:
             self.ledgers.hold(decision)
@@ -310,6 +327,8 @@ class SharedLimiter:
     # -- rarer verbs, as flows ---------------------------------------------------------------------------
 
     def reserving(self, key: Key, cost: Cost) -> Flow[Permit]:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().reserve(key, cost=cost)
         keys, costs = self._request(key, cost)
         rules = self.table.rules if keys[0] is None else self._rules_for(keys)
         for rule in rules:
@@ -336,18 +355,26 @@ class SharedLimiter:
         return permit
 
     def peeking(self, key: Key, cost: Cost) -> Flow[Status]:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().peek(key, cost=cost)
         keys, costs = self._request(key, cost)
         report: Report = yield from self._telling(Peek(keys, costs), key)
         return status(report, self.table.metrics)
 
     def pausing(self, length: Any, key: str | None) -> Flow[None]:
         ns = pause_to_ns(length)
+        if self._exempt is not None:
+            self._exempt.for_exempt().pause(length, key)
+            if self.table.is_exempt(key):
+                return
         names = self.table.metrics if self.table.metrics[0] is not None else self.table.metrics[:1]
         yield from self._telling(Pause((key,) * len(names), ns), key)
         if self._emitter is not None:
             self._emitter.emit("paused", key, None, ns / 1e9)
 
     def resetting(self, key: Key) -> Flow[None]:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().reset(key)
         keys = keys_of(key, self.table.metrics, costs=False)
         yield from self._telling(Reset(keys if self.table.metrics[0] is not None else keys[:1]), key)
 
@@ -370,8 +397,9 @@ class SharedLimiter:
 
     def stats(self) -> LimiterStats:
         counts, instead = self.counts, self._fallback.stats()
+        exempt = 0 if self._exempt is None else self._exempt.stats().granted
         return LimiterStats(
-            granted=counts.granted + instead.granted,
+            granted=counts.granted + instead.granted + exempt,
             denied=counts.denied + instead.denied,
             waiting=self.ledgers.waiting + instead.waiting,
             completed=counts.ended - counts.abandoned + instead.completed,
@@ -383,6 +411,8 @@ class SharedLimiter:
     def close(self) -> None:
         self.ledgers.close()
         self._fallback.close()
+        if self._exempt is not None:
+            self._exempt.close()
 
 
 def _first(key: Any) -> str | None:

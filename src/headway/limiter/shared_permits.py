@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING, Any
 from headway.errors import PermitExpired
 from headway.flows.shared import slot_flow
 from headway.limiter.permits import ENTERED, HELD, Permit
-from headway.limiter.request_input import settled_cost
+from headway.limiter.request_input import Key, settled_cost
+from headway.limiter.results import status
 from headway.outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from headway.engines.base import Decision
     from headway.limiter.shared import SharedLimiter
+    from headway.status import Status
 
 
 class SharedPermit(Permit):
     """What `acquire` returns on a shared engine."""
 
-    __slots__ = ("_decision", "_limiter")
+    __slots__ = ("_asked", "_decision", "_limiter")
 
+    _asked: Key
     _decision: Decision
     _limiter: SharedLimiter
 
@@ -46,6 +49,14 @@ class SharedPermit(Permit):
     def expires_in(self) -> float:
         """Seconds until it must have been spent; below 0 it has expired."""
         return self._decision.expires_in_ns() / 1e9
+
+    @property
+    def status(self) -> Status:
+        """How the limit stood for its key after this grant, as the engine said with it; else the engine is asked."""
+        limiter = self._limiter
+        if self._decision.rows():
+            return status(self._decision, limiter.table.metrics)
+        return limiter.run(limiter.peeking(self._asked, self.cost))
 
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it."""
@@ -149,7 +160,9 @@ class HeldSharedPermit(SharedPermit):
         self._limiter.dropped(self)
 
 
-def new_shared_permit(limiter: SharedLimiter, decision: Decision, key: str | None) -> SharedPermit:
+def new_shared_permit(
+    limiter: SharedLimiter, decision: Decision, key: str | None, asked: Key
+) -> SharedPermit:
     """The permit of a decision that granted it; made without a constructor, which would cost as much again."""
     held = decision.held
     permit: SharedPermit = (
@@ -158,6 +171,7 @@ def new_shared_permit(limiter: SharedLimiter, decision: Decision, key: str | Non
     permit._limiter = limiter
     permit._decision = decision
     permit._key = key
+    permit._asked = asked
     permit._end = 0
     permit._owner = permit._task = permit._slot = 0
     permit._held = HELD if held else 0

@@ -234,7 +234,9 @@ class ThrottledFunction:
     def _importable(self, name: str | None) -> bool:
         """Whether another process finds it by its name: what `__main__` has is not there."""
         module = getattr(self, "__module__", None)
-        found: Any = None if module in (None, "__main__") else sys.modules.get(module)
+        found: Any = None
+        if module is not None and module != "__main__":
+            found = sys.modules.get(module)
         for part in (name or "?").split("."):
             found = getattr(found, part, None)
         return found is self

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from headway.clock import SYSTEM
@@ -34,7 +33,7 @@ def open_store(name: str | None, clock: Clock, *, start_full: bool) -> MemorySto
 def after_fork() -> None:
     """In a forked child: the lock and the waiters belong to threads that do not exist here."""
     for store in list(stores):
-        store.lock = threading.RLock()
+        store.new_lock()
         store.depth = 0
         store.queues.clear()
         store.forked = True

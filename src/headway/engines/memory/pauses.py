@@ -32,6 +32,10 @@ class Pauses:
         """End the pause of a key."""
         self.until.pop(key, None)
 
+    def lift_all(self) -> None:
+        """End every pause."""
+        self.until.clear()
+
     def resume_time(self, keys: tuple[str | None, ...], now: int) -> int:
         """When nothing holds these keys up any more; `now` if nothing does. Pauses that are over are forgotten."""
         if not self.until:

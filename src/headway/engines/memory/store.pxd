@@ -14,7 +14,7 @@ cdef int _COMPLETE, _CANCEL, _ABANDON
 
 cdef class MemoryStore:
     cdef object __weakref__
-    cdef public object name, lock, spare
+    cdef public object name, lock, spare, taking
     cdef public Clock clock
     cdef public bint start_full, forked, closed, uncontended, single_rule, uses_wall_clock, held, bracketed, off
     cdef public KeyedLedgers first

@@ -45,7 +45,7 @@ from headway.engines.memory.keyed_ledgers import KeyedLedgers
 from headway.engines.memory.pauses import Pauses
 from headway.engines.memory.wait_queues import WaitQueues
 from headway.errors import LimiterClosed, RateLimited
-from headway.interrupts import take_lock
+from headway.interrupts import take_lock, taking
 from headway.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class MemoryStore:
         "single_rule",
         "spare",
         "start_full",
+        "taking",
         "uncontended",
         "users",
         "uses_wall_clock",
@@ -109,8 +110,8 @@ class MemoryStore:
         self.queues = WaitQueues(clock, self.keyed_ledgers)
         self.pauses = Pauses()
         self.counts = LimiterCounts()
-        self.lock = threading.RLock()
         self.depth = 0
+        self.new_lock()
         # What finalizers left, and where something came back that a waiter has not been told of.
         self.dropped: list[Claim] = []
         self.freed: list[tuple[int, str | None]] = []
@@ -171,6 +172,11 @@ class MemoryStore:
 
     def time_for(self, ledger: Ledger) -> int:
         return self.clock.wall() if ledger.get_rule().uses_wall_clock else self.clock.now()
+
+    def new_lock(self) -> None:
+        """Make the lock, also in a forked child, where a thread of the parent may have had it."""
+        self.lock = threading.RLock()
+        self.taking = taking(self.lock)
 
     # -- leaving the lock --------------------------------------------------------------------------------
 
@@ -579,6 +585,19 @@ class MemoryStore:
                 for keyed, key in zip(self.keyed_ledgers, keys, strict=True):
                     keyed.forget(key)
                 self.pauses.lift(keys[0])
+                self.queues.wake_heads()
+            finally:
+                self.depth = depth
+                self.settle()
+
+    def reset_all(self) -> None:
+        """Let every key start anew."""
+        with self.lock:
+            depth, self.depth, self.uncontended = self.depth, self.depth + 1, False
+            try:
+                for keyed in self.keyed_ledgers:
+                    keyed.clear()
+                self.pauses.lift_all()
                 self.queues.wake_heads()
             finally:
                 self.depth = depth

@@ -17,6 +17,7 @@ import redis  # noqa: F401
 
 from headway.core.durations import to_ns
 from headway.engines.redis.engine import Engine
+from headway.engines.redis.net import early_imports  # noqa: F401 - before there is a thread that connects
 from headway.engines.redis.net.address import READERS, Address, read_address
 from headway.engines.redis.net.clients import connectors_of, describe, is_client
 from headway.errors import InvalidArgument

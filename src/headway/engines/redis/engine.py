@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import itertools
-import logging
 import secrets
 import sys
 import threading
@@ -31,11 +30,11 @@ from headway.engines.redis.net.connections import CONNECTION_ERRORS, exchange, e
 from headway.engines.redis.net.connectors import Connector, connectors_to
 from headway.engines.redis.net.pool import ServerPool
 from headway.engines.redis.net.pubsub import Subscription
+from headway.engines.redis.net.repeated_log import RepeatedLog
 from headway.engines.redis.net.server_checks import server_checks
 from headway.engines.redis.script.protocol import TICK, command
 from headway.errors import EngineUnavailable, InvalidArgument, seconds_text
 from headway.forks import on_fork
-from headway.printable import printable
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from headway.engines.redis.client.requests import Acquire, Request, Wakeup
     from headway.engines.redis.cluster.pause import ClusterPause
     from headway.engines.redis.net.connections import Connection, LoopConnection
-
-log = logging.getLogger("headway")
 
 engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -72,6 +69,7 @@ class Engine(base.Engine):
         self.strict = address.strict
         self.timeout = timeout
         self.clock = SYSTEM
+        self.repeated_log = RepeatedLog(self.clock.now)
         self.sharded = 0.0
         # Tests set the time that the scripts go by; 0: the server's own.
         self.fixed_time = 0.0
@@ -102,7 +100,6 @@ class Engine(base.Engine):
         self.tickets = itertools.count(1)
         self._lock = threading.Lock()
         self._greeted: set[bytes] = set()
-        self._complained = ""
         # Whether this process is about to end: nothing that it sends now is sent again.
         self.ending = False
         self._subscription = None
@@ -188,13 +185,13 @@ class Engine(base.Engine):
 
     def check_server(self, connection: Connection) -> None:
         """A connection was made; a server that is new to us has to answer some questions."""
-        self._complained = ""
+        self.repeated_log.recovered()
         if connection.ident not in self._greeted:
             exchange(connection, server_checks(self), connection.until)
             self._greeted.add(connection.ident)
 
     async def check_server_async(self, connection: LoopConnection, deadline: float) -> None:
-        self._complained = ""
+        self.repeated_log.recovered()
         if connection.ident not in self._greeted:
             await exchange_async(connection, server_checks(self), deadline)
             self._greeted.add(connection.ident)
@@ -342,13 +339,11 @@ class Engine(base.Engine):
         return str(error).startswith(OUT_OF_ORDER) or self.half_done(error)
 
     def log_once(self, cause: BaseException) -> None:
-        """Log what is wrong, once until something works again; an error of ours says what another said before."""
-        name, text = f"{type(cause).__name__}: ", str(cause) or type(cause).__name__
+        """Log what is wrong, once and then once a minute; an error of ours says what another said before."""
+        kind, text = f"{type(cause).__name__}: ", str(cause) or type(cause).__name__
         if isinstance(cause, EngineUnavailable):
-            name, text = "", cause.cause_text
-        if text != self._complained:
-            self._complained = text
-            log.warning("engine %s: %s%s", self.address, name, printable(text))
+            kind, text = "", cause.cause_text
+        self.repeated_log.warning(f"engine {self.address}", text, kind)
 
     def close(self) -> None:
         """Close connections and threads; nobody uses the engine any more."""

@@ -113,7 +113,7 @@ class BackgroundWorker:
         self.cluster_pauses: set[ClusterPause] = set()
         self.retry_queue: deque[Request] = deque()
         self._errands_retry = Backoff(engine.clock, engine.lease_ns // 3)
-        self.unknown_outcomes: deque[UnknownOutcome] = deque(maxlen=MAX_UNKNOWN)
+        self.unknown_outcomes: deque[UnknownOutcome] = deque()
         # The collector may come while we have it, and end somebody who has a letter to post.
         self._lock = threading.RLock()
         self._wake = Waker()
@@ -183,8 +183,11 @@ class BackgroundWorker:
     def resolve_unknown(self, outcome: UnknownOutcome) -> None:
         """Find out whether a command was applied."""
         with self._lock:
+            forgotten = self.unknown_outcomes.popleft() if len(self.unknown_outcomes) >= MAX_UNKNOWN else None
             self.unknown_outcomes.append(outcome)
             self._start()
+        if forgotten is not None:
+            forgotten.give_up()
         self.wake()
 
     def _start(self) -> None:
@@ -366,11 +369,17 @@ class BackgroundWorker:
                 if self.engine.moved(outcome.ledger, error) is not None or self.engine.out_of_order(error):
                     self._doubts_retry.failed()
                     return
+                outcome.give_up()
             except HeadwayError as error:
                 log.warning("the keeper of %s could not clear up: %s", self.engine.address, error)
+                outcome.give_up()
             except Exception:  # whatever it is, it must not be in the way of all others
                 log.exception("the keeper of %s could not clear up, and goes on", self.engine.address)
-            self.unknown_outcomes.popleft()
+                outcome.give_up()
+            with self._lock:
+                # Another thread may have forgotten it meanwhile, to make room.
+                if self.unknown_outcomes and self.unknown_outcomes[0] is outcome:
+                    self.unknown_outcomes.popleft()
 
     def _run_retries(self) -> None:
         while self.retry_queue and not self._errands_retry.left():

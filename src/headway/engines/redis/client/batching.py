@@ -144,6 +144,11 @@ class UnknownOutcome:
             raise
         pool.put_back(connection)
 
+    def give_up(self) -> None:
+        """It will never be known: a release that waits for one of the batch waits no longer."""
+        for request in self.batch:
+            request.settle()
+
 
 class ThreadBatcher(Batcher):
     __slots__ = ("lock", "own_time", "timeout", "unfinished")

@@ -5,7 +5,6 @@ They travel in a stream of their own, so that they need not keep their order wit
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,11 @@ from headway.engines.redis.client.ledger_client import ENDS
 from headway.engines.redis.client.round_trip import RoundTrip
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import HEAD
-from headway.printable import printable
 
 if TYPE_CHECKING:
     from headway.engines.redis.client.ledger_client import LedgerClient
     from headway.engines.redis.client.requests import Request
     from headway.engines.redis.engine import Engine
-
-log = logging.getLogger("headway")
 
 
 class PendingRelease:
@@ -82,10 +78,8 @@ class PendingRelease:
             if elsewhere or protocol.no_script(reply) or engine.out_of_order(reply):
                 self._again()
                 return True
-            log.warning(
-                "limiter %r: an end was refused by the engine: %s",
-                self.ledger.registry.name,
-                printable(str(reply)),
+            engine.repeated_log.warning(
+                f"limiter {self.ledger.registry.name!r}", f"a release was refused by the engine: {reply}"
             )
         elif len(reply) >= HEAD.size:
             status = HEAD.unpack_from(reply)[0]

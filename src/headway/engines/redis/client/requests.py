@@ -140,7 +140,7 @@ class Request:
         """It was not applied, and never will be."""
 
     def settle(self) -> None:
-        """It was posted, and the server has answered."""
+        """It was posted, and the server has answered; or there will never be an answer."""
 
     def withdraw(self) -> None:
         """Nobody waits for it any more."""
@@ -465,7 +465,8 @@ class Enter(Release):
     """A bare permit was entered: its ledger counts it until it ends.
 
     The end of the permit waits until the ledger has heard of this. One that was faster would not be found there, and
-    the permit would be out until its transit is over.
+    the permit would be out until its transit is over. So it also waits while the outcome of this is unknown: either the
+    ledger has heard of it, or it is posted again.
     """
 
     __slots__ = ("last", "settled")
@@ -494,10 +495,6 @@ class Enter(Release):
         self.done = True
         self.settle()
         return position
-
-    def fail(self, error: BaseException) -> None:
-        Release.fail(self, error)
-        self.settle()
 
 
 def post_end(acquire: Acquire, how: int, actual: tuple[int, ...] | None = None) -> None:

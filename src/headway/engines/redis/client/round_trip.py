@@ -201,7 +201,7 @@ class RoundTrip(Reply):
             if isinstance(reply, Exception):
                 if any(text in str(reply) for text in PARTS_ARE_MISSING):
                     self.status = protocol.LOST
-                    prelude = yield from self.handle_loss()
+                    prelude = yield from self.handle_loss(broken=True)
                 elif not protocol.no_script(reply):
                     raise reply
                 else:
@@ -239,22 +239,22 @@ class RoundTrip(Reply):
         low, high = sample.bounds(self.sent, self.received, registry.drift)
         return bool(low <= self.now <= high)
 
-    def handle_loss(self) -> Generator[bytes, Any, bytes | None]:
-        """Grants may have been forgotten: what to say first when the batch is sent again."""
+    def handle_loss(self, broken: bool = False) -> Generator[bytes, Any, bytes | None]:
+        """Grants may have been forgotten: what to say first when the batch is sent again.
+
+        `broken`: parts of the ledger are missing, so that no script can read it.
+        """
         ledger = self.ledger
         registry = ledger.registry
         if self.status == protocol.CLOCK:
             registry.clock_samples.pop(self.ident, None)
-        if registry.on_loss == "trust":
-            ledger.epoch, ledger.expires = b"", 0
-            if self.status == protocol.CLOCK and self.lives:
-                return numbers(protocol.QUARANTINE, 0, 0)  # what it has noted lies in the future now
-            return numbers(protocol.TRUST) if self.status == protocol.MOVED else None
         if self.status == protocol.MOVED and (yield from complete_file()):
             return numbers(protocol.TRUST)
         if self.status == protocol.LOST and not ledger.epoch:
             return None
         ticks, whole = registry.quarantine(ledger, self.now)
+        if registry.on_loss == "trust":
+            return self.trust(whole or ticks, broken)
         log.error(
             "limiter %r: %s; nothing is granted for %.3g s%s",
             registry.name,
@@ -266,6 +266,20 @@ class RoundTrip(Reply):
         )
         registry.notify("quarantine", ledger.key, ticks / 1e6)
         return numbers(protocol.QUARANTINE, ticks, whole)
+
+    def trust(self, doubt: float, broken: bool) -> bytes:
+        """Go on at once with the ledger that is there, which says from now on for how long it is in doubt."""
+        ledger = self.ledger
+        registry = ledger.registry
+        ledger.epoch, ledger.expires = b"", 0
+        registry.engine.repeated_log.warning(
+            f"limiter {registry.name!r}",
+            f"{WHY[int(self.status)]}; it is trusted all the same (on_ledger_loss='trust'), so up to twice the limit "
+            f"may be granted; in doubt for {doubt / 1e6:.3g} s",
+        )
+        # A clock that went back before the ledger's last time: what the ledger has noted lies in the future now.
+        keep = not broken and not (self.status == protocol.CLOCK and self.lives)
+        return numbers(protocol.QUARANTINE, 0, doubt, keep)
 
 
 def complete_file() -> Generator[bytes, Any, bool]:

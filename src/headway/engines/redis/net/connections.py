@@ -24,7 +24,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from hiredis import ProtocolError
+from hiredis import ProtocolError, Reader
 from redis.exceptions import ConnectionError as Unconnected
 from redis.exceptions import InvalidResponse
 from redis.exceptions import ResponseError as Refused
@@ -71,8 +71,6 @@ def let_kernel_wait(socket: Any, seconds: float) -> None:
 
 def new_reader() -> Any:
     """A parser of answers: errors are values, bytes stay bytes."""
-    from hiredis import Reader
-
     return Reader(notEnoughData=False)
 
 
@@ -329,7 +327,7 @@ class LoopConnection:
                 self._late = self.pending[0]
                 self._watch(now + STALL)
             elif due <= now:
-                # Those who asked later have time left, and ask again on another connection.
+                # Later commands have time left, and are sent again on another connection.
                 self.fail(ConnectionError("it did not answer in time"))
                 self.close()
             else:

@@ -18,6 +18,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import redis.asyncio.connection
+import redis.connection
+from redis.asyncio.retry import Retry as TaskRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
 from headway.engines.redis.net.address import bad_port, hosts_of, service_of, unknown_option
 from headway.errors import InvalidArgument
 from headway.printable import printable
@@ -59,14 +65,16 @@ class Connector:
     def __repr__(self) -> str:
         return f"<way to {self.name}>"
 
+    @property
+    def tls(self) -> bool:
+        """Whether its connections are encrypted."""
+        return issubclass(self.sync, redis.connection.SSLConnection)
+
     def to(self, host: str, port: int) -> Connector:
         """The same connector for another server."""
         return Connector(self.sync, self.tasks, {**self.options, "host": host, "port": port})
 
     def connect(self, timeout: float) -> Any:
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-
         # Version 3 of the protocol has messages between the replies, which are not read here.
         connection = self.sync(
             **self._known(self.sync), protocol=2, socket_timeout=timeout, socket_connect_timeout=timeout,
@@ -76,13 +84,10 @@ class Connector:
         return connection
 
     async def connect_async(self, timeout: float) -> Any:  # noqa: ASYNC109 - redis-py keeps it
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-
         # `LoopConnection` bounds the reading, for all commands at once.
         connection = self.tasks(
             **self._known(self.tasks), protocol=2, socket_timeout=None, socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),
+            retry=TaskRetry(NoBackoff(), 0),
         )  # fmt: skip
         await connection.connect()
         return connection
@@ -194,9 +199,6 @@ def arguments_of(kind: type) -> set[str]:
 
 def connections_of(kind: str) -> tuple[type, type]:
     """The classes of redis-py for "tcp", "tls" and "unix"."""
-    import redis.asyncio.connection
-    import redis.connection
-
     name = {"tcp": "Connection", "tls": "SSLConnection", "unix": "UnixDomainSocketConnection"}[kind]
     return getattr(redis.connection, name), getattr(redis.asyncio.connection, name)
 
@@ -249,8 +251,6 @@ def read_connector(shown: str, uri: str) -> Connector:
 
 def options_of(uri: str) -> dict[str, Any]:
     """What redis-py reads in a URI."""
-    import redis.connection
-
     parse_limit: Any = redis.connection.parse_url  # without types
     return dict(parse_limit(uri))
 

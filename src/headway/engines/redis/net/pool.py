@@ -34,6 +34,15 @@ if TYPE_CHECKING:
     from headway.engines.redis.net.connections import Flow, T
     from headway.engines.redis.net.connectors import Connector
 
+MOST_AGAIN = 2
+"""How often a connection is tried again that was late because the event loop was."""
+NO_TLS = "if the server does not speak TLS on this port, its URI begins with redis://"
+ONLY_TLS = "if the server speaks only TLS on this port, its URI begins with rediss://"
+NOT_A_HANDSHAKE = ("WRONG_VERSION_NUMBER", "record layer failure", "UNEXPECTED_EOF")
+"""What OpenSSL says of a peer that answers in plain text, or ends the connection."""
+ENDED = ("reset by peer", "Connection lost", "onnection closed", "closed the connection")
+"""What is said of a server that accepted a connection and ended it before its first reply."""
+
 
 class Unreachable(ConnectionError):
     """No connection could be made."""
@@ -66,7 +75,7 @@ class ServerPool:
         try:
             return self.way.connect(timeout or self.engine.timeout)
         except CONNECTION_ERRORS as error:
-            raise unreachable(error) from error
+            raise unreachable(error, self.way) from error
 
     def take(self, timeout: float = 0) -> Connection:
         """A connection for one thread; to be put back, or closed when it has failed."""
@@ -97,7 +106,7 @@ class ServerPool:
                 connection.close()
                 raise
         except CONNECTION_ERRORS as error:
-            raise unreachable(error) from error
+            raise unreachable(error, self.way) from error
         return connection
 
     def call(self, *payloads: bytes) -> list[Any]:
@@ -165,7 +174,7 @@ class ServerPool:
         try:
             return await self.way.connect_async(timeout)
         except CONNECTION_ERRORS as error:
-            raise unreachable(error) from error
+            raise unreachable(error, self.way) from error
 
     def connection_of(self, loop: asyncio.AbstractEventLoop, timeout_ns: int) -> LoopConnection | None:
         connection: LoopConnection | None = self._wires.get((loop, timeout_ns))
@@ -199,6 +208,7 @@ class ServerPool:
             deadline = max(deadline, loop.time() + self.engine.timeout)
         else:
             self.engine.prepare()
+        again = 0
         while True:
             connection = LoopConnection(self, loop)
             connection.made_by = deadline
@@ -212,9 +222,10 @@ class ServerPool:
                 self._wires[loop, timeout_ns] = connection
                 return connection
             except CONNECTION_ERRORS as error:
-                if loop.time() < deadline + STALL or not is_timeout(error):
-                    raise unreachable(error) from error
-                # The loop was busy with something else, and not the server.
+                again += 1
+                if loop.time() < deadline + STALL or not is_timeout(error) or again > MOST_AGAIN:
+                    raise unreachable(error, self.way) from error
+                # The loop was busy with something else, and not the server. On a busy machine that may be so each time.
                 deadline = loop.time() + timeout_ns / 1e9
 
     def close(self) -> None:
@@ -232,15 +243,24 @@ def close_soon(connection: LoopConnection) -> None:
         connection.loop.call_soon_threadsafe(connection.close)
 
 
-def unreachable(error: BaseException) -> Unreachable:
+def unreachable(error: BaseException, connector: Connector) -> Unreachable:
     if isinstance(error, Unreachable):
         return error
-    if is_timeout(error):
-        return Unreachable("no connection in time")
-    if str(error) == "Authentication required.":
-        return Unreachable("it asks for a password: redis://:password@host, or redis://user:password@host")
     text = str(error) or type(error).__name__
-    return Unreachable(f"what answers there is no Redis ({text})" if isinstance(error, NONSENSE) else text)
+    if is_timeout(error):
+        text = "no connection in time"
+        if connector.tls:
+            # A server that waits for the end of what it takes for a command says nothing at all.
+            text = f"no TLS connection in time; {NO_TLS}"
+    elif text == "Authentication required.":
+        text = "it asks for a password: redis://:password@host, or redis://user:password@host"
+    elif isinstance(error, NONSENSE):
+        text = f"what answers there is no Redis ({text})"
+    elif connector.tls and any(sign in text for sign in NOT_A_HANDSHAKE):
+        text = f"{text.rstrip('.')}; {NO_TLS}"
+    elif not connector.tls and "path" not in connector.options and any(sign in text for sign in ENDED):
+        text = f"{text.rstrip('.')}; {ONLY_TLS}"
+    return Unreachable(text)
 
 
 def was_cut(error: BaseException) -> bool:

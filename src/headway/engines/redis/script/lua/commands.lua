@@ -26,7 +26,7 @@ for index = from, #ARGV do
       elseif never then
         said[#said + 1] = 3
       elseif patient and not slot and can_queue and least - now <= longest then
-        -- All who ask for the same stand behind the first of them.
+        -- All requests for the same stand behind the first of them.
         local deadline = longest < FOREVER and now + longest or FOREVER
         stand(ticket, last - ticket + 1, deadline, command, 5, ready, holding)
         blocked = blocked or {}

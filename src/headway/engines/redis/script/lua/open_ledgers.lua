@@ -32,7 +32,11 @@ if first[1] == QUARANTINE then
   -- A client has seen that grants were forgotten: start anew, and grant nothing until they are all harmless. A later
   -- client with the same news finds an epoch that began in quarantine, and does not start another; unless that one was
   -- moved or had its clock set since.
-  if not stored[1] or born == 0 or epoch == epoch_seen or served_by ~= ident or now < last - BACKWARD then
+  -- Its fields: for how long nothing is granted; if that was cut short, for how long it would have had to be; and
+  -- whether the client trusts what is there: that is kept, and only known to be in doubt.
+  if stored[1] and first[4] == 1 then
+    served_by, born = ident, math.max(born, now + first[3])
+  elseif not stored[1] or born == 0 or epoch == epoch_seen or served_by ~= ident or now < last - BACKWARD then
     local old = call('HKEYS', root)
     for _, field in ipairs(old) do
       local what = string.sub(field, 1, 1)

@@ -14,13 +14,15 @@ function window.rule(capacity, gap, grid, transit, out_grid, which, bare_gap)
 end
 
 function window.open(ledger, state, from)
-  ledger.free, ledger.tally, ledger.enterable = ledger.rule.capacity, 0, 0
+  ledger.free, ledger.tally, ledger.enterable, ledger.lost = ledger.rule.capacity, 0, 0, 0
   local cooling, out = ledger.key .. ':c' .. ledger.index, ledger.key .. ':o' .. ledger.index
   if state then
     ledger.free, ledger.tally = unpack_from('<dd', state, from)
     ledger.cooling = open_runs(cooling, unpack_from('<ddddd', state, from + 16))
     ledger.out = open_runs(out, unpack_from('<ddddd', state, from + 56))
-    ledger.enterable = #state >= from + 103 and unpack_from('<d', state, from + 96) or 0
+    if #state >= from + 111 then
+      ledger.enterable, ledger.lost = unpack_from('<dd', state, from + 96)
+    end
   else
     ledger.cooling, ledger.out = new_runs(cooling), new_runs(out)
   end
@@ -29,7 +31,7 @@ end
 
 function window.state(ledger)
   return pack('<dd', ledger.free, ledger.tally) .. runs_state(ledger.cooling) .. runs_state(ledger.out)
-    .. pack('<d', ledger.enterable)
+    .. pack('<dd', ledger.enterable, ledger.lost)
 end
 
 local function on_grid(at, grid)
@@ -50,6 +52,7 @@ local function advance(ledger, now)
   local out, cooling, transit = ledger.out, ledger.cooling, ledger.rule.transit
   while out.size > 0 and first_time(out) <= now - transit do
     local due, count = first_time(out) + transit, pop_run(out)
+    ledger.lost = math.max(0, ledger.lost - count)
     cool(ledger, due + ledger.rule.gap, count)
     count_abandoned(ledger, count)
   end
@@ -76,14 +79,23 @@ function window.wait(ledger, now, cost)
   elseif cost > ledger.rule.capacity then
     return FOREVER
   end
-  return least
+  if ledger.lost == 0 then
+    return least
+  end
+  -- At best those that are out complete this instant; what was abandoned must sit out its transit.
+  need = need - ledger.cooling.total - ledger.out.total + ledger.lost
+  if need <= 0 then
+    return least
+  end
+  local due = time_of(ledger.out, need) + ledger.rule.transit
+  return math.max(least, on_grid(due + ledger.rule.gap, ledger.rule.grid) - now)
 end
 
 function window.exact(ledger, now, cost)
   advance(ledger, now)
   local need = cost - ledger.free
   if need > ledger.cooling.total then
-    return false
+    return ledger.rule.held and ledger.lost > 0 and ledger.lost == ledger.out.total and cost <= ledger.rule.capacity
   end
   return need <= 0 or ledger.out.total == 0 or time_of(ledger.cooling, need) - now <= ledger.rule.gap
 end
@@ -152,6 +164,14 @@ function window.more()
     local due = time_of(ledger.out, need - ledger.cooling.total) + rule.transit
     local last = ledger.cooling.size > 0 and last_run(ledger.cooling) or now
     return math.max(on_grid(due + rule.gap, rule.grid), last) - now
+  end
+
+  -- It stays out until its transit is over.
+  function window.abandon(ledger, now, cost, mark)
+    advance(ledger, now)
+    if mark >= 0 and mark >= first_time(ledger.out) then
+      ledger.lost = math.min(ledger.lost + cost, ledger.out.total)
+    end
   end
 
   function window.cancel(ledger, now, cost, mark, tally)
