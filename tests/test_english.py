@@ -40,9 +40,6 @@ SUFFIXES = {".md", ".py", ".pxd", ".lua", ".toml", ".sh", ""}
 PENDING = (
     "CHANGELOG.md",
     "src/headway/engines/memory",
-    "src/headway/engines/redis/client",
-    "src/headway/engines/redis/engine.py",
-    "src/headway/engines/redis/script/lua/queue.lua",
     "src/headway/flows",
     "src/headway/limiter/fallback.py",
     "src/headway/limiter/limiter.py",

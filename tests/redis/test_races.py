@@ -75,7 +75,7 @@ def test_connections_are_given_up_while_others_take_them(valkey, connect):
     ServerPool.discard_connections(pool, ConnectionError("cut"))
 
 
-@pytest.mark.parametrize("thread", ["headway keeper", "headway listener"])
+@pytest.mark.parametrize("thread", ["headway worker", "headway listener"])
 def test_a_process_that_may_have_no_more_threads_goes_on(valkey, name, monkeypatch, thread):
     limiter = Limiter("10 concurrent", name=name, engine=f"{valkey.url}?lease=0.6", engine_timeout=2)
     start = threading.Thread.start

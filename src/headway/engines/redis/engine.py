@@ -1,7 +1,7 @@
 """`redis://` and its kin: one engine per address and process, shared by all limiters that name it.
 
 An engine knows where its servers are and keeps what belongs to the process and not to a limiter: connections, the
-names of its streams, where the server's clock stands, and the threads that look after those who wait.
+names of its streams, where the server's clock stands, and the threads that work for waiters and leases.
 """
 
 from __future__ import annotations
@@ -87,19 +87,21 @@ class Engine(base.Engine):
         self.only_pool = ServerPool(self, connectors[0])
 
     def reset(self) -> None:
-        """Begin as a process that nobody knows; a forked child is another."""
+        """Begin as a process that no server knows; a forked child is another."""
         self.process = secrets.token_hex(6).encode()
         self.wake = self.namespace.encode() + b":wake:" + self.process
         self.news = self.namespace.encode() + b":news"
         self.waiting: weakref.WeakValueDictionary[int, Acquire] = weakref.WeakValueDictionary()
         self._early: dict[int, Wakeup] = {}
-        # Accounts with ends that wait for a question to travel with.
+        # Clients with releases that wait for a command to travel with.
         self.deferred: set[LedgerClient] = set()
         self.worker = BackgroundWorker(self)
         self._streams = itertools.count()
         self.tickets = itertools.count(1)
         self._lock = threading.Lock()
         self._greeted: set[bytes] = set()
+        # Whether this process is about to end: nothing that it sends now is sent again.
+        self.ending = False
         self._subscription = None
         for pool in self.pools():
             pool.reset()
@@ -144,8 +146,8 @@ class Engine(base.Engine):
     # -- names -------------------------------------------------------------------------------------------
 
     def new_stream(self) -> bytes:
-        """A name that no other stream of this process has, for 16 million of them: all keys of a limiter with metrics
-        share a root, and of two streams of one name there, the older one's commands are overtaken for ever."""
+        """A name that no other stream of this process has, for 16 million of them. All keys of a limiter with metrics
+        share a root; if two streams there shared a name, the server would reject the older one's commands as stale."""
         return self.process + b64encode((next(self._streams) & 0xFFFFFF).to_bytes(3, "big"))
 
     # -- where -------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class Engine(base.Engine):
     def moved(self, ledger: LedgerClient | ClusterPause, error: Exception) -> ServerPool | None:
         """Where the ledger is now, if that is what the error says."""
         if str(error).startswith("READONLY"):
-            # It was the primary when we connected, and is a replica now: ask anew who is.
+            # It was the primary when we connected, and is a replica now: find the primary anew.
             pool = self.pool_of(ledger)
             pool.discard_connections(ConnectionError("it has become a replica"), alive=True)
             return pool
@@ -218,14 +220,14 @@ class Engine(base.Engine):
     def post(self, request: Request) -> None:
         """Say something without waiting for an answer; never blocks, never raises.
 
-        What nobody waits for travels with the next question, if one comes soon: within this turn of the event loop, or
+        A release travels with the next command, if one comes soon: within this turn of the event loop, or
         within a millisecond; what has come together until then is posted together. A thread does not leave an end for
         later that a waiter waits for, nor the first one of its process: that may be the only one, as in a child that
-        is forked for each job and ends by `os._exit`, where nobody comes to post it.
+        is forked for each job and ends by `os._exit`, where no other thread would post it.
         """
         ledger = request.ledger
         if ledger.compacted:
-            # What was given back is to be found by the next question, which travels from another account.
+            # The next command is to find what was released, and it travels from another client.
             ledger = request.ledger = ledger.registry.successor(ledger, request.epoch)
         loop = asyncio._get_running_loop()
         if loop is None and (
@@ -253,7 +255,7 @@ class Engine(base.Engine):
             self.post_now(*ends)
 
     def post_now(self, *requests: Request) -> None:
-        """Requests of one account and one epoch, in one command."""
+        """Requests of one client and one epoch, in one command."""
         posts = self.pool_of(requests[0].ledger).release_sender
         posts.post(PendingRelease(*requests))
         self.worker.flush()
@@ -270,7 +272,7 @@ class Engine(base.Engine):
         self.worker.retry_later(request)
 
     def wait_for(self, acquire: Acquire) -> None:
-        """Somebody stands in a queue: listen for its call."""
+        """A request waits in the queue: listen for its wake-up."""
         self.worker.track(acquire.ledger)
         self.worker.listen()
         if self._subscription is not None:
@@ -304,7 +306,7 @@ class Engine(base.Engine):
         acquire.called(call.slot - call.now, call.marks, call.epoch, granted, at)
 
     def track(self, ledger: LedgerClient) -> None:
-        """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""
+        """There is a sleeper or a lease: send heartbeats, and learn of pauses and losses."""
         self.worker.track(ledger)
         self.worker.listen()
 
@@ -344,7 +346,7 @@ class Engine(base.Engine):
         self.repeated_log.warning(f"engine {self.address}", text, kind)
 
     def close(self) -> None:
-        """Close connections and threads; nobody uses the engine any more."""
+        """Close connections and threads; no limiter uses the engine any more."""
         self.worker.stopped = True
         self.worker.wake()
         for pool in self.pools():
@@ -362,8 +364,9 @@ class Engine(base.Engine):
 
 
 def flush_at_exit() -> None:
-    """At the end of the process: what was ended is said, so that nobody has to wait for its lease."""
+    """At the end of the process: send the releases, so that no waiter has to wait for a lease to end."""
     for engine in list(engines):
+        engine.ending = True
         for ledger in list(engine.deferred):
             engine.flush(ledger)
         for pool in engine.pools():

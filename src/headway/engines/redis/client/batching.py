@@ -1,16 +1,16 @@
-"""Combining: whoever wants something of a ledger while a command is on its way travels with the next one.
+"""Batching: requests that come while a command is in flight travel together in the next one.
 
-A lane is one stream of numbered commands from this process to one account's ledger; there is one for threads and one
-for each event loop. At most one command of a lane is under way, which is what makes numbers enough to apply each once.
-The first to come sends its own request and whatever has gathered; when the answer is there, what has come meanwhile is
-sent, up to `MOST` requests. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions. An
-event loop that was busy last time also waits for the end of its turn: whoever was woken together asks together. The
-time-out of a command begins when it is sent, and not while its requests wait for the one before it.
+A batcher is one stream of numbered commands from this process to one key's ledgers. There is one for threads, and one
+for each event loop. At most one command of a batcher is in flight, so its number is enough to apply it once. The first
+request is sent at once, with all that wait; when its reply is there, what has come meanwhile is sent, up to `MOST`
+requests. So an idle batcher adds no delay, and a busy one makes one call for hundreds of decisions. An event loop that
+was busy last time also waits for the end of its turn: tasks that were woken together send together. The time-out of a
+command begins when it is sent, and not while its requests wait for the command before it.
 
-A command whose answer was lost is sent again with its number, and the script gives its old answer. When the time is up
-before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the
-lane goes on as another stream, and the keeper finds out later what was granted to nobody (`UnknownOutcome`) and
-gives it back.
+A command whose reply was lost is sent again with its number, and the script gives its old reply. If the time is up
+before a reply came, it is unknown whether the command was applied. Its callers get `EngineUnavailable`, the batcher
+goes on as another stream, and the background worker finds out later what was granted in vain (`UnknownOutcome`), and
+releases it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two questions to a slot that is half way to another node; twice as long each time."""
 MOST, FEW = 256, 64
-"""Requests in one command: a script keeps the server from everybody else. Fewer where each takes longer, as there are
-several rules, or waiters that have to be served."""
+"""Requests in one command: a script keeps the server from all other clients. Fewer where each takes longer, as there
+are several rules, or waiters that have to be served."""
 QUICK = 1_000_000
 """Nanoseconds in which a connection is there that is open already."""
 REFUSALS = (ReplyError, HeadwayError, RedisError)
@@ -90,7 +90,7 @@ class Batcher:
         return pool, min(FIRST_PAUSE * 2.0**hops, LONGEST_PAUSE) if halfway or hops > 2 else 0.0
 
     def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
-        """Tell everybody in the batch, and who waits behind it: they have waited for the same answer."""
+        """Fail the requests in the batch and those behind it: they have waited for the same reply."""
         self.fail_unknown(batch, error, sent)
         while self.queue:
             for request in self.gather():
@@ -98,7 +98,7 @@ class Batcher:
                 request.unheard()
 
     def fail_unknown(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
-        """There will be no answer for those in the batch."""
+        """There will be no reply for the requests in the batch."""
         for request in batch:
             request.fail(error)
         if self.first and sent:
@@ -114,7 +114,7 @@ class Batcher:
 
 
 class UnknownOutcome:
-    """A command of which nobody knows whether it was applied."""
+    """A command of which it is unknown whether it was applied."""
 
     __slots__ = ("batch", "first", "ledger", "number", "stream")
 
@@ -167,7 +167,7 @@ class ThreadBatcher(Batcher):
         return self.lock.locked()
 
     def retire(self) -> bytes | None:
-        """Give its stream away, for a lane that comes later; None if it is used."""
+        """Give its stream away, for a batcher that comes later; None if it is used."""
         mine: list[bool] = []
         try:
             if not take_lock(self.lock, mine) or self.queue or self.unfinished is not None:
@@ -193,14 +193,14 @@ class ThreadBatcher(Batcher):
                     self._finish(self.unfinished)
                 if batch:
                     self._send(batch)
-                # More may have gathered than one command takes; who gathered ours may have been interrupted before
-                # sending.
+                # More may have gathered than one command takes; the thread that gathered ours may have been interrupted
+                # before sending.
                 while not request.done:
                     self._send(self.gather() or [request])
         except BaseException:
             request.withdraw()
             if self.unfinished is not None:
-                # Whoever comes next sends it again, with its number, and who was interrupted gives back.
+                # The next thread sends it again, with its number; what an interrupted caller was granted goes back.
                 self.engine.worker.retry_later(Request(self.ledger, NOTHING))
             raise
         finally:
@@ -221,7 +221,7 @@ class ThreadBatcher(Batcher):
             # First the queue: a thread that gives the lock back now sees that we are in it.
             if take_lock(self.lock, mine):
                 return
-            # One that was interrupted may have called nobody.
+            # A thread that was interrupted may have woken no other.
             turn.acquire(timeout=self.timeout)
 
     def _call_next(self) -> None:
@@ -254,7 +254,7 @@ class ThreadBatcher(Batcher):
             self.unfinished = together
             if ledger.ends:
                 ledger.take_ends(together)
-            # Who asks anew is to find what it gave back: if that is more than travels with a question, it goes first.
+            # A request is to find what was released before it. If that is more than one command takes, it goes first.
             ahead = bool(together and ledger.ends)
             if not ahead:
                 together += batch
@@ -268,13 +268,13 @@ class ThreadBatcher(Batcher):
                 return
 
     def _finish(self, batch: list[Request]) -> None:
-        """Somebody was interrupted, maybe only after everybody had heard."""
+        """A thread was interrupted, maybe only after all replies had been applied."""
         if not all(request.done for request in batch):
             try:
                 self._round(batch)
             except Exception as error:
                 if threading.current_thread() is not threading.main_thread():
-                    # No signal's handler runs here, so it is the batch. It must not be in everybody's way.
+                    # No signal's handler runs here, so it is the batch. It must not block all others.
                     self.fail(batch, self.unavailable(error))
                     self.unfinished = None
                 raise
@@ -344,9 +344,9 @@ def call(request: Request) -> None:
 
 
 class LoopBatcher(Batcher):
-    """The lane of an event loop. It is no task: what is usual happens in the call of who asks and in that of the
-    transport, and what is not (connecting, another answer than the expected one, trouble) in a task of its own. So
-    whoever is cancelled leaves at once, and its answer finds an orphan."""
+    """The batcher of an event loop. It is no task. The usual case happens in the caller's and in the transport's call;
+    connecting, an unexpected reply and errors are dealt with in a task of its own. So a cancelled caller leaves at
+    once, and its reply finds an orphan."""
 
     __slots__ = ("batch", "busy", "crowded", "deadline", "loop", "slow", "under_way")
 
@@ -356,7 +356,7 @@ class LoopBatcher(Batcher):
         self.busy = False
         # Whether several travelled together last time.
         self.crowded = False
-        # Who is being dealt with; the command on its way; and until when (on the loop's clock) it must be answered.
+        # The requests in flight; their command; and until when (on the loop's clock) it must be answered.
         self.batch: list[Request] | None = None
         self.under_way: RoundTrip | None = None
         self.deadline = 0.0
@@ -364,7 +364,7 @@ class LoopBatcher(Batcher):
         self.slow: asyncio.Task[None] | None = None
 
     def retire(self) -> bytes | None:
-        """Give its stream away; None if it is used. In another thread than its loop's nobody can tell whether it is
+        """Give its stream away; None if it is used. Another thread than its loop's cannot tell whether it is
         about to be used: then it keeps its stream, and its ledger will get another one."""
         if self.busy or self.queue:
             return None
@@ -381,7 +381,7 @@ class LoopBatcher(Batcher):
         if not self.busy:
             self.busy = True
             if self.crowded:
-                # Those who come in the same turn of the loop get on, too.
+                # Requests of the same turn of the loop travel along.
                 self.loop.call_soon(self.flush)
             else:
                 self.flush()
@@ -417,7 +417,7 @@ class LoopBatcher(Batcher):
                 return
             round_trip = RoundTrip(self.ledger, batch, self.stream, self.number, connection.ident, self.first)
             payload = round_trip.encode()
-        except Exception as error:  # noqa: BLE001 - handed to whoever asked
+        except Exception as error:  # noqa: BLE001 - handed to the callers
             self.fail(batch, error)
             self._deliver(batch)
             return
@@ -429,7 +429,7 @@ class LoopBatcher(Batcher):
         """The connection that is open."""
         try:
             return self.engine.pool_of(self.ledger).connection_of(self.loop, self.timeout_ns)
-        except Exception:  # noqa: BLE001 - the task that deals with what is not usual says so to whoever asked
+        except Exception:  # noqa: BLE001 - the task that deals with errors hands it to the callers
             return None
 
     def on_reply(self, answer: Any) -> None:
@@ -439,7 +439,7 @@ class LoopBatcher(Batcher):
             raise RuntimeError("an answer to nothing")
         try:
             settled = round_trip.settle(answer)
-        except Exception as error:  # noqa: BLE001 - handed to whoever asked
+        except Exception as error:  # noqa: BLE001 - handed to the callers
             self.fail(round_trip.batch, error)
             settled = True
         if settled:
@@ -460,14 +460,14 @@ class LoopBatcher(Batcher):
             self._slowly(self._round(round_trip.batch, trouble=error))
 
     def _deliver(self, batch: list[Request]) -> None:
-        """Wake those who asked, and go on."""
+        """Wake the callers, and go on."""
         self.batch = None
         for request in batch:
             request.resolve_waiter()
         self._next()
 
     def _next(self) -> None:
-        """Send what has gathered meanwhile, together with what those who were just woken ask next."""
+        """Send what has gathered meanwhile, together with what the callers that were just woken send next."""
         if self.queue:
             self.loop.call_soon(self.flush)
         else:
@@ -482,14 +482,14 @@ class LoopBatcher(Batcher):
         self.slow = None
         batch = self.batch or []
         if slow.cancelled():
-            # The loop ends. Who asks all the same, to clean up, waits behind the batch, and need not fail with it.
+            # The loop ends. A request that comes all the same, to clean up, waits behind the batch, and need not fail.
             self.fail_unknown(batch, self.unavailable(LoopEnded("the event loop has ended")))
         elif (error := slow.exception()) is not None:
             self.fail(batch, error)
         self._deliver(batch)
 
     def leave(self) -> None:
-        """The loop was closed, in the middle of a command or not: nobody is left to wake."""
+        """The loop was closed, in the middle of a command or not: no caller is left to wake."""
         if self.batch:
             self.fail_unknown(self.batch, LoopEnded("the event loop was closed"))
 
@@ -554,7 +554,7 @@ class LoopBatcher(Batcher):
                     return
                 pool = self.engine.pool_of(self.ledger)
                 twice = self.first != 0
-            except Exception as error:  # noqa: BLE001 - handed to whoever asked
+            except Exception as error:  # noqa: BLE001 - handed to the callers
                 moved, pause = self.elsewhere(error, hops)
                 if moved is None or loop.time() >= deadline:
                     self.fail(batch, self.engine.refusal(error), twice or self.engine.half_done(error))
@@ -595,14 +595,14 @@ def loop_batcher(ledger: LedgerClient, loop: asyncio.AbstractEventLoop) -> LoopB
 
 
 def leave_closed(ledger: LedgerClient) -> None:
-    """Part with the lanes of loops that were closed."""
+    """Part with the batchers of loops that were closed."""
     for name, old in list(ledger.batchers.items()):
         if name is not None and old.loop.is_closed() and ledger.batchers.pop(name, None) is not None:
             old.leave()
 
 
 def spare_stream(ledger: LedgerClient) -> bytes:
-    """A stream that the ledger knows already and nobody uses, if there is one: a ledger keeps each for a while."""
+    """An unused stream that the ledger knows already, if there is one: a ledger keeps each for a while."""
     try:
         return ledger.spare.pop() if ledger.spare else b""
     except IndexError:  # another thread took the last one
@@ -610,7 +610,7 @@ def spare_stream(ledger: LedgerClient) -> bytes:
 
 
 def retire(ledger: LedgerClient) -> list[bytes] | None:
-    """Close the lanes of an account; returns the streams that nobody uses now. None if somebody uses the account."""
+    """Close the batchers of a client; returns the streams that are free now. None if the client is in use."""
     engine = ledger.registry.engine
     if ledger.busy or ledger.ends or ledger in engine.worker.ledgers or ledger in engine.deferred:
         return None

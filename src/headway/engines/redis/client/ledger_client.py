@@ -1,4 +1,4 @@
-"""A process's side of one key's ledgers: what it knows of them, what it sends with every command, and who waits there.
+"""A process's side of one key's ledgers: what it knows of them, what it sends with every command, and its waiters.
 
 The server decides. The client remembers just enough to notice that the server has *forgotten* something: the epoch of
 the ledger (a name that it got when it was created), its sequence number, and until when it lives. Every reply says
@@ -181,13 +181,13 @@ class LedgerClient:
         # Until then, on our clock, the ledger must be there; and when it was heard of last.
         self.expires = 0
         self.replied_at = 0
-        # Who answered last.
+        # The server that answered last.
         self.ident = b""
         # The sum of all by which promised slots were moved.
         self.shift = 0.0
         # By which keys its limiter knows it; when it was seen to be unused, if it was not used since (0: it was);
-        # whether it is not among its limiter's accounts any more, as it was idle; and whether it was so before and is
-        # known on the shelf (`LimiterRegistry.sweep`).
+        # whether it was compacted, as it was idle, and is not in its limiter's registry any more; and whether it was
+        # restored from a compacted one (`LimiterRegistry.sweep`).
         self.lookup_keys: tuple[str | None, ...] = ()
         self.seen = 0
         self.compacted = self.was_compacted = False
@@ -195,14 +195,14 @@ class LedgerClient:
         self.renew(rules)
 
     def begin(self) -> None:
-        """Nobody of this process asks, waits or holds; so it is in a forked child."""
+        """Without requests, waiters and leases; so it is in a forked child."""
         # One for threads (None), and one for each event loop; beside them, the two that were used last.
         self.batchers: dict[Any, Any] = {}
         self.thread_batcher: Any = None
         self.last_loop_batcher: Any = None
-        # Who stands in the ledger's queue, who sleeps until a promised slot, and what is held under a lease.
+        # Waiters in the ledger's queue, sleepers until a promised slot, and permits that are held under a lease.
         self.standing: dict[int, Acquire] = {}
-        # When the keeper polls for the waiters; and which of them were not asked after yet, this time around.
+        # When the background worker polls for the waiters, and which of them it has not asked after in this round.
         self.poll_at = UNPLANNED
         self.rota: list[int] = []
         self.sleepers: set[Acquire] = set()
@@ -211,7 +211,7 @@ class LedgerClient:
         self.ends: deque[Request] = deque()
         # How many stood in its queue when it was heard of last.
         self.waiting = 0.0
-        # The streams that the one before it had, if it was reduced: of commands, and of letters.
+        # The streams of the client before it, if that was compacted: of commands, and of releases.
         self.spare: list[bytes] | None = None
         self.release_stream: Any = None
 
@@ -235,7 +235,7 @@ class LedgerClient:
 
     @property
     def busy(self) -> bool:
-        """Whether the keeper has to look after it."""
+        """Whether the background worker has to visit it."""
         return bool(self.standing or self.sleepers or self.leases)
 
     def records(self, now: int) -> bytes:
@@ -280,7 +280,7 @@ class LedgerClient:
             self.registry.pass_on(self)
 
     def merge_from(self, other: LedgerClient) -> None:
-        """What another one of the same ledgers has heard, which was reduced while somebody still used it."""
+        """Learn what another client of the same ledgers has learned, which was compacted while it was still in use."""
         if other.epoch != self.epoch:
             if not other.epoch or other.replied_at < self.replied_at:
                 return
@@ -299,7 +299,7 @@ class LedgerClient:
         return COMPACT.pack(self.epoch, *numbers)
 
     def restore(self, memory: bytes, ident: bytes) -> None:
-        """Go on where another one was when it was reduced."""
+        """Go on where another client was when it was compacted."""
         epoch, self.seq, self.shift, self.halted, self.expires, self.replied_at = COMPACT.unpack_from(memory)
         self.epoch = epoch if self.expires else b""  # never heard of
         self.ident = ident
@@ -322,8 +322,8 @@ class LedgerClient:
             self.registry.pass_on(self)
 
     def forget_promises(self, epoch: bytes) -> None:
-        """The ledger began anew: what it had promised is void, and whoever waits has to ask again. Not who stands or
-        sleeps there already: another lane may have been faster."""
+        """The ledger began anew: what it had promised is void, and its waiters have to request again. Not those that
+        wait in the new one already: another batcher may have been faster."""
         for request in [*self.sleepers, *self.standing.values()]:
             if request.epoch != epoch:
                 self.standing.pop(request.ticket, None)
@@ -331,13 +331,13 @@ class LedgerClient:
                 request.wake()
 
     def recall_sleepers(self, until: int | None = None) -> None:
-        """The whole limiter is paused: who sleeps until a slot gives it back, and asks for one after the pause."""
+        """The whole limiter is paused: sleepers give their slots back, and request one after the pause."""
         for acquire in list(self.sleepers):
             if until is None or acquire.slot + self.moved(acquire) < until:
                 self.recall(acquire)
 
     def recall_waiters(self) -> None:
-        """A pause of the whole limiter ends sooner than was said: who was to sleep for as long asks anew, and may go.
+        """A pause of the whole limiter ends sooner than was said: waiters that sleep until then request anew.
         What was reserved stays reserved."""
         for acquire in list(self.sleepers):
             if acquire in self.registry.waiters:
@@ -365,7 +365,7 @@ class LedgerClient:
             self.recall_waiters()
         else:
             self.recall_sleepers(until)
-        # Who stands may be served now, or is to know for how long not.
+        # Waiters in the queue may be served now, or are to know for how long not.
         self.visited = 0
 
     def stand(self, acquire: Acquire, poll_at: int) -> None:
@@ -376,7 +376,7 @@ class LedgerClient:
             self.registry.engine.worker.plan_poll(self, poll_at)
 
     def some_waiters(self) -> list[Acquire]:
-        """Whom a poll asks after: the oldest, as they are served first, and some of the others in turn."""
+        """The waiters that a poll asks after: the oldest, as they are served first, and some of the others in turn."""
         standing = self.standing
         try:
             some = list(islice(standing.values(), OLDEST))
@@ -395,10 +395,10 @@ class LedgerClient:
         return some
 
     def sleep(self, acquire: Acquire) -> None:
-        """Remember who sleeps until a promised slot, and learn of what may move it."""
+        """Remember a waiter that sleeps until a promised slot, and learn of what may move the slot."""
         self.sleepers.add(acquire)
         self.registry.engine.track(self)
-        # What was heard since it was promised, only those were told who slept by then.
+        # What was learned since the promise was told only to waiters that slept by then.
         if self.pause_state is not None:
             self.recall_sleepers(self.pause_state.until)
             sooner = acquire.pause > 0 and not self.pause_state.until
@@ -417,8 +417,8 @@ class LedgerClient:
         return self.registry.stretched(by) if by > 0 else int(by * TICK)
 
     def take_ends(self, taken: list[Request] | None = None) -> list[Request]:
-        """The ends that wait for a question to travel with; those of a ledger that is no more are nobody's. While it is
-        found out which one it is, they wait."""
+        """The releases that wait for a command to travel with; those of a ledger that is no more are dropped. They
+        wait while it is found out which one it is."""
         taken = [] if taken is None else taken
         while self.epoch and len(taken) < ENDS:
             try:
@@ -431,5 +431,5 @@ class LedgerClient:
         return taken
 
     def post(self, request: Request) -> None:
-        """Say something that nobody waits for the answer of."""
+        """Send a request whose reply no caller waits for."""
         self.registry.engine.post(request)

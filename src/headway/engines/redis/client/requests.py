@@ -1,7 +1,7 @@
-"""What can be wanted of a ledger, each with its words and with how its answer is heard.
+"""The requests that a ledger knows: how each is encoded, and how its reply is applied.
 
-A request that nobody waits for any more (`orphan`: its task was cancelled, its thread interrupted) still gets its
-answer: what it was granted goes straight back.
+A request whose caller has gone (`orphan`: its task was cancelled, its thread interrupted) still gets its reply: what it
+was granted goes straight back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOTHING = numbers(protocol.ECHO)
 NEVER_SAID = -float((1 << 52) + 1)
 """A number that no other command answers with."""
 AGAIN = 1_000_000
-"""Nanoseconds between two polls for the waiters of one account, at least."""
+"""Nanoseconds between two polls for the waiters of one ledger, at least."""
 
 _once = threading.Lock()
 _process = os.getpid()
@@ -90,7 +90,7 @@ def encode_batch(batch: list[Request], tickets: Iterator[int]) -> list[bytes]:
 
 
 class Request:
-    """Something to be said to an account's ledger."""
+    """A request to one key's ledgers."""
 
     __slots__ = (
         "command",
@@ -111,7 +111,7 @@ class Request:
         self.done = False
         self.error: BaseException | None = None
         self.orphan = False
-        # Whether nobody knows if it was applied.
+        # Whether it is unknown if it was applied.
         self.unknown = False
         # The epoch of the ledger in which it makes sense; empty: any.
         self.epoch = b""
@@ -131,7 +131,7 @@ class Request:
         return position
 
     def fail(self, error: BaseException) -> None:
-        """There is no answer in time; one that comes later is nobody's."""
+        """There is no answer in time; one that comes later is ignored."""
         self.orphan = True
         self.error = error
         self.done = True
@@ -143,7 +143,7 @@ class Request:
         """It was posted, and the server has answered; or there will never be an answer."""
 
     def withdraw(self) -> None:
-        """Nobody waits for it any more."""
+        """Its caller has gone."""
         self.orphan = True
 
     def resolve_waiter(self) -> None:
@@ -368,7 +368,8 @@ class Acquire(Request):
         """The permit is ours from `slot` on our clock, and may be spent until `expires`.
 
         The slot is counted from when the answer came, the expiry from before the question went: neither can be early or
-        late by what it took to travel. Who is asked after may have been granted it before: then `delay` is below 0.
+        late by what it took to travel. A waiter that a poll asks after may have been granted
+        it before: then `delay` is below 0.
         """
         ledger = self.ledger
         registry = ledger.registry
@@ -399,20 +400,20 @@ class Acquire(Request):
             self.wake()
 
     def give_back(self, again: bool = False) -> None:
-        """Cancel what was granted, once: who drops it and who hears of it may be two threads. `again`: who had it asks
-        anew, and the ledger has to have it by then."""
+        """Cancel what was granted, once: one thread may drop it while another applies its reply. `again`: its caller
+        requests anew, and the ledger has to have it by then."""
         with _once:
             if self.returned:
                 return
             self.returned = True
         if again:
-            # With the very next question, and not by letter: that could be overtaken by it.
+            # With the very next command, and not posted: the command could overtake it.
             self.ledger.ends.append(Release(self, Outcome.CANCEL))
         else:
             self.ledger.post(Release(self, Outcome.CANCEL))
 
     def withdraw(self) -> None:
-        """Nobody waits for it any more, whatever has become of it."""
+        """Its caller has gone, whatever has become of it."""
         self.orphan = True
         ledger = self.ledger
         self.wake_up()
@@ -438,7 +439,7 @@ class Release(Request):
     __slots__ = ()
 
     def __init__(self, acquire: Acquire, how: int, actual: tuple[int, ...] | None = None) -> None:
-        # What was granted to who stood in the queue is kept there until it has been heard of.
+        # What was granted to a waiter in the queue is kept there until its release.
         ticket = acquire.ticket if acquire.stood else 0
         if cython.compiled:
             said = pack_end(how, ticket, acquire.costs, acquire.marks, actual)  # type: ignore[name-defined] # noqa: F821
@@ -456,7 +457,7 @@ class Release(Request):
         self.epoch = acquire.epoch
 
     def unheard(self) -> None:
-        # It travelled with a question that did not arrive: nobody waits for it, so it is said again on its own.
+        # It travelled with a command that did not arrive. No caller waits for it, so it is sent again on its own.
         self.orphan = False
         self.ledger.registry.engine.post_now(self)
 
@@ -516,7 +517,7 @@ class Withdraw(Request):
         self.epoch = acquire.epoch
 
     def unheard(self) -> None:
-        # As above: its place would be called, and what it is given held for nobody.
+        # As above: its place would be served, and the permit held in vain.
         self.orphan = False
         self.ledger.registry.engine.post_now(self)
 
@@ -555,7 +556,7 @@ class PollQueue(Request):
                     acquire.wake()
         ledger = self.ledger
         if ledger.standing:
-            # If messages were missed, those who are the oldest now may have been granted theirs, too.
+            # If messages were missed, the waiters that are the oldest now may have been granted theirs, too.
             wait = 0 if missed else max(AGAIN, ledger.registry.stretched(said[position]))
             ledger.registry.engine.worker.plan_poll(ledger, reply.received + wait)
         return position + 1
@@ -585,7 +586,7 @@ class OutcomeProbe(Request):
 
 
 class Renew(Request):
-    """A sign of life of one who holds permits under a lease."""
+    """The heartbeat of a holder of permits under a lease."""
 
     __slots__ = ("lease",)
 

@@ -55,7 +55,7 @@ STALL = 0.02
 MOST_PENDING = 64
 """Commands of an event loop that are sent before the first of them is answered."""
 MOST_UNDER_WAY = 128
-"""Requests in letters that are written before the first of them is answered: the server is to have time for them."""
+"""Requests in releases that are written before the first of them is answered: the server is to have time for them."""
 
 WHO = command(b"INFO", b"server") + command(b"INFO", b"replication")
 
@@ -392,7 +392,7 @@ class ReleaseSender:
         self.again: deque[Any] = deque()
         # How many requests are under way on this connection.
         self.under_way = 0
-        # The streams of letters, by account.
+        # The streams of releases, by client.
         self.streams: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     @property
@@ -462,7 +462,7 @@ class ReleaseSender:
         self.wire, self.under_way = connection, 0
 
     def _deliver_again(self, connection: Connection) -> None:
-        """What may have arrived before, one after the other. When one is refused, the keeper first finds out what
+        """What may have arrived before, one after the other. When one is refused, the worker first finds out what
         becomes of it, and of those behind it in its stream."""
         refused: set[bytes] = set()
         while self.again:

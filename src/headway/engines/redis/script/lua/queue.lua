@@ -15,7 +15,7 @@
 -- head that claims it; a head that is held up by another ledger lets those pass that do not need that one. A command
 -- looks at the claims on its own ledgers, in the order of arrival, until one cannot be served.
 --
--- Whoever changes a ledger serves its queue before the script ends. A head that only waits for time is served when
+-- A script that changes a ledger serves its queue before it ends. A head that only waits for time is served when
 -- its process polls, and that process is told when (`due`). A head whose rules this script does not have (a rolling
 -- deploy, or a key with limits of its own) is served by a script of its own process, which is told to poll.
 
@@ -67,7 +67,7 @@ local function write_joined()
   end
 end
 
--- The class of who needs these costs of our own ledgers.
+-- The class of a request for these costs of our own ledgers.
 local function class_of(costs, offset)
   if not metrics then
     return ''
@@ -117,7 +117,7 @@ local function claim_of(name, arrival, class)
   return root .. name .. '\0' .. arrival .. class
 end
 
--- Note the head of a class (nil: nobody waits there any more), when it is ready and what holds it up.
+-- Note the head of a class (nil: it has no waiter any more), when it is ready and what holds it up.
 local function note_head(class, id, arrival, ready, holding)
   local before, after = call('HGET', heads, class), nil
   if id then
@@ -188,8 +188,8 @@ local function grant(id, mine, costs, slot)
   tell(of, string.sub(id, 13) .. pack('<dd', #marks, slot) .. values)
 end
 
--- Serve a class from its head on; returns what holds the first one up that stays (ids of ledgers), or nil if nobody
--- does. `untried`: the head could not be looked at, and its process has to poll.
+-- Serve a class from its head on; returns what holds up the first waiter that stays (ids of ledgers), or nil if none
+-- stays. `untried`: the head could not be looked at, and its process has to poll.
 local function serve_class(class)
   local from, to, size = '[' .. class .. '\0', '(' .. class .. '\1', 2
   local function untried(id, arrival)
@@ -267,7 +267,7 @@ local function serve_class(class)
   end
 end
 
--- Serve those who claim a ledger, in the order of arrival.
+-- Serve the heads that claim a ledger, in the order of arrival.
 local function serve_ledger(id)
   while true do
     local first = call('ZRANGEBYLEX', claims, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 1)[1]
@@ -281,7 +281,7 @@ local function serve_ledger(id)
   end
 end
 
--- Serve everybody whose turn has come; returns until when our own ledgers are kept for those who stay.
+-- Serve the waiters whose turn has come; returns until when our own ledgers are kept for those that stay.
 local function serve()
   write_joined()
   if waiting > 0 then
