@@ -8,7 +8,7 @@ import pytest
 
 from engines.limits import HOUR, KINDS, REMOTE, SINGLE
 from engines.waiting import Callers, counts, eventually, in_line
-from headway import Bucket, Concurrency, FixedWindow, LimitMismatch, RateLimited, Window
+from headway import Bucket, Concurrency, FixedWindow, InvalidUse, LimitMismatch, RateLimited, Window
 
 # -- another limit -----------------------------------------------------------------------------------------------
 
@@ -163,6 +163,18 @@ def test_a_permit_taken_before_can_be_ended_after(make, how):
 
 
 # -- reset -------------------------------------------------------------------------------------------------------
+
+
+def test_all_keys_start_anew_in_memory_and_shared_engines_say_what_to_do(engine, make, call):
+    limiter = make("1/hour")
+    for key in (None, "a"):
+        assert limiter.try_acquire(key)
+    if engine.shared:
+        with pytest.raises(InvalidUse, match=r"write `limiter.reset\(key\)`"):
+            call(limiter.reset_all)
+        return
+    call(limiter.reset_all)
+    assert all(limiter.try_acquire(key) for key in (None, "a"))
 
 
 def test_a_reset_lets_a_key_start_anew(make, kind, call):
