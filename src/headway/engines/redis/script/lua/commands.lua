@@ -96,7 +96,7 @@ for index = from, #ARGV do
     snapshot(command, 1, said)
   elseif what == PAUSE then
     local before = base
-    paused = command[2] > 0 and now + command[2] or 0
+    paused = command[2] > 0 and math.max(paused, now + command[2]) or 0
     base = math.max(now, quarantined, paused, halted)
     local by = base - before
     shift = shift + by
