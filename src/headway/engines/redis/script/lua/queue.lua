@@ -24,6 +24,9 @@ local order, entries, heads, claims = root .. ':q', root .. ':w', root .. ':h', 
 local metrics = #KEYS > 1
 local NUMBERS, ID = 24, 20
 
+-- Whether there is or was a queue. If not, its keys are left alone: a node to which the slot migrates has them not yet.
+local queued = waiting > 0
+
 -- How many waiters this script may still look at; what is left then, the next one does.
 local work = 50
 
@@ -331,7 +334,7 @@ end
 local function stand(ticket, times, deadline, costs, offset, ready, holding)
   if waiting == 0 then
     call('DEL', order, entries, heads, claims) -- of a root that is gone; they may outlive it by a little
-    fresh_queue = true
+    fresh_queue, queued = true, true
   end
   local class = class_of(costs, offset)
   local numbers = pack('<d' .. string.rep('d', count), costs.held and -count or count,
@@ -418,7 +421,7 @@ end
 -- At the end: times go with the messages, and what was granted long ago is looked at, some of it each time.
 local function close_queue()
   write_joined()
-  if waiting == 0 then
+  if waiting == 0 and queued then
     call('DEL', heads, claims)
   end
   for of, classes in pairs(due) do
