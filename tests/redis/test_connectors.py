@@ -7,7 +7,6 @@ import redis.sentinel
 from headway.engines.redis.net.address import read_address
 from headway.engines.redis.net.clients import connectors_of
 from headway.engines.redis.net.connectors import SentinelConnector, connectors_to
-from headway.engines.redis.net.pool import was_cut
 
 
 def connectors(uri):
@@ -89,16 +88,3 @@ def test_clients():
         redis.SSLConnection,
         "secret",
     )
-
-
-def test_a_connection_that_was_cut_is_known_by_whatever_wraps_it():
-    """redis-py wraps what asyncio raised, and the pool wraps that; a server that is not there is something else."""
-    for lost in (ConnectionResetError("Connection lost"), BrokenPipeError()):
-        wrapped = redis.ConnectionError("Error UNKNOWN while writing to socket.")
-        wrapped.__cause__ = lost
-        outer = ConnectionError("no connection")
-        outer.__cause__ = wrapped
-        assert was_cut(outer)
-    refused = ConnectionError("no connection")
-    refused.__cause__ = redis.ConnectionError("Error 111 connecting to db:6379. Connection refused.")
-    assert not was_cut(refused)

@@ -265,15 +265,12 @@ def unreachable(error: BaseException, connector: Connector) -> Unreachable:
 
 def was_cut(error: BaseException) -> bool:
     """Whether a server accepted the connection and closed it before the first reply."""
-    one: BaseException | None = error
-    while one is not None:  # redis-py wraps what the socket or asyncio raised, and we wrap that
-        text = str(one)
-        if isinstance(one, ConnectionResetError | BrokenPipeError) or "reset by peer" in text:
-            return True
-        if "Connection lost" in text:  # asyncio, to a writer whose transport has seen the end
-            return True
-        one = one.__cause__
-    return False
+    cause = error.__cause__
+    return any(
+        isinstance(one, ConnectionResetError | BrokenPipeError) or "reset by peer" in str(one)
+        for one in (error, cause)
+        if one is not None
+    )
 
 
 def is_timeout(error: BaseException) -> bool:
