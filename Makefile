@@ -27,13 +27,14 @@ test: $(VENV)/.test $(FORM)  ## the whole suite, then what is compiled once more
 		echo "headway: tests, interpreted form"; HEADWAY_PURE=1 $(PYTEST) -m both_forms || failed=1; fi; \
 	exit $$failed
 
-check: $(VENV)/.check $(FORM)  ## lint, types, layers, public names, plain English, examples in docstrings and docs
+check: $(VENV)/.check $(FORM)  ## lint (also of Lua), types, layers, public names, plain English, examples in docstrings and docs
 	@echo "headway: lint" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "headway: types" && $(BIN)/mypy --strict src && $(BIN)/mypy $(LAX) tests
 	@if [ -d tests/typing ]; then $(BIN)/mypy --strict tests/typing; fi
 	@echo "headway: layers, public names, docs, English"
 	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_public_api.py tests/test_docs.py \
 		tests/test_english.py tests/test_limit_strings.py tests/test_readme.py
+	@echo "headway: Lua" && $(BIN)/python -m pytest -q tests/redis/test_lua.py
 	@echo "headway: docstrings" && HEADWAY_PURE=1 $(BIN)/python -m pytest -q --doctest-modules src
 
 bench: $(VENV)/.bench $(FORM)  ## measure against the peers

@@ -46,10 +46,23 @@ def remote_window() -> Side:
     return Side("f().complete()", {"f": limiter.try_acquire}, granted=granted)
 
 
-def denied() -> Side:
-    limiter = headway.Limiter("1/day burst 1")
+def denied(limit: str = "1/day burst 1", statement: str = "f()") -> Side:
+    """Under attack most answers are "no"."""
+    limiter = headway.Limiter(limit)
     limiter.try_acquire()
-    return Side("f()", {"f": limiter.try_acquire}, granted=lambda: not limiter.try_acquire())
+    return Side(statement, {"f": limiter.try_acquire}, granted=lambda: not limiter.try_acquire())
+
+
+def denied_window() -> Side:
+    return denied("1/day")
+
+
+def denied_read() -> Side:
+    return denied(statement="f().retry_after")
+
+
+def denied_window_read() -> Side:
+    return denied("1/day", "f().retry_after")
 
 
 def crowd_of_keys() -> headway.Limiter:
@@ -170,7 +183,10 @@ SECTION = Section(
         figure("window", "`Window`, `try_acquire()`", window, 1.5),
         figure("window-log", "`Window` of 1,000 permits (exact log), `try_acquire()`", exact_window),
         figure("window-remote", "`Window` with `Remote`, `try_acquire()` + `complete()`", remote_window, 2.5),
-        figure("denied", "`Bucket`, `try_acquire()` that is denied", denied),
+        figure("denied", "`Bucket`, `try_acquire()` that is denied", denied, 3),
+        figure("denied-window", "`Window`, `try_acquire()` that is denied", denied_window, 3),
+        figure("denied-read", "`Bucket`, denied, with `.retry_after` read", denied_read, 5),
+        figure("denied-window-read", "`Window`, denied, with `.retry_after` read", denied_window_read, 5),
         figure("key-literal", '10,000 live keys, `try_acquire("user:42")`', literal_key, 2),
         figure("key-built", "10,000 live keys, a freshly built string, net of building it", built_key, 3),
         figure(

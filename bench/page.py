@@ -46,7 +46,8 @@ METHOD = """\
 - A crowd on a shared ledger has the default options, each a private server of its own. Of the provable ceiling (every
   permit used once per gap), the share is the gap over the mean time from each use to the n-th after it, measured for
   eight seconds while all wait; then all leave. Scripts are timed by the server (`SLOWLOG`, wall time: on a busy machine
-  that includes what other programs take), `PING` is asked every 2 ms by another process.
+  that includes what other programs take), `PING` is asked every 2 ms by another process; both go before other programs
+  where that is allowed.
 
 ## Again, on your machine
 

@@ -10,11 +10,23 @@ PACKAGE = Path(__file__).parent.parent / "src" / "headway"
 
 # From the bottom to the top. A module may import its own layer and those before it.
 LAYERS = (
-    {"errors", "clock", "printable", "_cython", "_pure", "_version"},
+    {
+        "errors",
+        "clock",
+        "counts",
+        "forks",
+        "interrupts",
+        "outcome",
+        "printable",
+        "_cython",
+        "_pure",
+        "_version",
+    },
     {"core"},
+    {"diagnostics"},
     {"engines"},
     {"flows"},
-    {"outcome", "status", "diagnostics", "calibrate"},
+    {"status", "denied", "calibrate"},
     {"events", "limiter", "throttle", "pacer"},
     {"headway"},  # the package itself: what `from headway import Limiter` reads
     {"integrations", "service"},

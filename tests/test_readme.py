@@ -94,7 +94,7 @@ PROMISES = {
         "test_limit_strings.py::test_a_form_makes_its_object",
         "test_limit_strings.py::test_units_of_the_page_are_those_of_the_scanner",
     ],
-    "One limiter has a ledger for each key.": ["limiter/test_keys.py::test_keys_know_nothing_of_each_other"],
+    "One limiter has a ledger for each key.": ["engines/test_keys.py::test_a_key_may_be_any_text"],
     "`overrides` gives single keys another limit:": ["::test_single_keys_may_have_another_limit"],
     "Less is given back; more is owed, and paid before the next grant.": [
         "::test_settling",
@@ -139,7 +139,7 @@ PROMISES = {
         "redis::test_200_tasks_travel_together",
     ],
     "Waiting without polling: a promised time, or a queue across all processes, first come first served.": [
-        "redis::test_reserve_promises_a_time",
+        "engines/test_reserve.py::test_promised_times",
         "redis::test_who_stands_behind_one_that_needs_more_does_not_ask_all_the_time",
         "redis::test_first_come_first_served_whatever_the_number_of_parts",
     ],
@@ -175,7 +175,7 @@ PROMISES = {
     "On a shared engine some failures cost waiting, and a few exceed the limit up to a stated bound.": [
         "redis::test_every_row_has_a_proof",
         "redis::test_an_isolated_old_primary_grants_as_much_again",
-        "redis::test_who_comes_new_to_a_flushed_server",
+        "redis::test_a_new_client_of_a_flushed_server",
     ],
     "asyncio (its own loop and uvloop) and threads; no trio.": [
         "redis/test_uvloop.py::test_what_the_cancelled_were_granted_goes_back",

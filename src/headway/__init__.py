@@ -17,6 +17,7 @@ from headway.clock import Clock, SystemClock, compiled
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.notation import parse_limit
 from headway.core.remote import Remote
+from headway.denied import Denied
 from headway.engines import Engine, redis_engine
 from headway.errors import (
     AcquireTimeout,
@@ -38,7 +39,7 @@ from headway.events import LimiterEvent
 from headway.limiter.limiter import Limiter
 from headway.limiter.permits import Permit
 from headway.pacer.pacer import Pacer
-from headway.status import Denied, LimiterStats, Status
+from headway.status import LimiterStats, Status
 from headway.throttle.decorator import limiter_of, throttle
 
 __all__ = [

@@ -10,7 +10,7 @@ It is tempting to measure some round trips, take the fastest and halve it. Three
 - **The two floors meet in different calls.** What has to be long enough is the way back of one call and the way out
   of a *later* one. Round trips of 100 ms say nothing if one call spends them going out and the next coming back. That
   the sum is a floor rests on each way having a floor of its own, of unknown size: distance has that, queues do not.
-- **Halves are a guess.** Nobody sees from here how a round trip splits. For an answered call only the sum counts, so
+- **Halves are a guess.** How a round trip splits cannot be seen from here. For an answered call only the sum counts, so
   the split does not matter. For an abandoned one the way back drops out (it is added to the transit and subtracted
   from the gap) and `out_latency` alone is relied upon. So all of it is called `back_latency` and `out_latency` is 0,
   which is a floor whatever the split is.

@@ -7,12 +7,12 @@ a clock more than a function that returns a number:
 second may be from a true one. Both widen the gap of a `Window` with a `Remote`, and nothing else.
 
 *It sleeps.* A wait belongs to the clock that measured it: a test that replaces the clock replaces the sleeping
-too. Sleeps end early (event loops round their timers) and late (schedulers are busy), so nobody trusts one:
+too. Sleeps end early (event loops round their timers) and late (schedulers are busy), so no sleep is trusted:
 after every sleep the clock is read again.
 
-*A sleep can be ended.* Whoever waits in a line may be called before its time, because somebody ahead gave up.
-So the line does not call `sleep` but `park`: sleep until a time of this clock, or until the bell rings. A
-thread's bell is a lock that is released to ring it, a task's bell is a future that gets a result.
+*A sleep can be ended.* A waiter may be woken before its time, because a waiter ahead of it gave up. So it does not
+call `sleep` but `park`: sleep until a time of this clock, or until the waker is called. A thread's waker is a lock that
+is released to wake it, a task's waker is a future that gets a result.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Clock:
         raise NotImplementedError
 
     def park(self, waker: LockType, until_ns: int | None) -> None:
-        """Sleep until `until_ns` (None: no end) or until `bell` is released, whichever comes first.
+        """Sleep until `until_ns` (None: no end) or until `waker` is released, whichever comes first.
 
-        A clock that can only sleep is asked for short naps, between which the bell is looked at.
+        A clock that can only sleep is asked for short naps, between which the waker is looked at.
         """
         while not waker.acquire(blocking=False):
             left = SLICE if until_ns is None else min(SLICE, (until_ns - self.now()) / SECOND)

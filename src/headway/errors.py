@@ -134,7 +134,7 @@ class RateLimited(HeadwayError):
         return retry
 
     def _note(self, held_up: str) -> str:
-        """What holds everybody up, whatever the reason is that this one does not wait for it."""
+        """What holds every caller up, whatever the reason for this refusal is."""
         if "paused" in (held_up, self.reason):
             return " (paused)"
         if "quarantine" in (held_up, self.reason):

@@ -1,4 +1,9 @@
-"""What `on_event` is told, and who tells it."""
+"""What `on_event` is told, and how.
+
+A listener is the user's, and may fail. That is logged and changes nothing: the permit is granted or ended all the same.
+Only what a signal handler raises while the listener runs is raised: it is not the listener's failure, but meant for the
+program.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from headway.interrupts import raised_by_signal
+from headway.outcome import Outcome
 
 if TYPE_CHECKING:
     from headway.clock import Clock
@@ -15,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LimiterEvent:
-    """What `on_event` is told: small, and made only when somebody listens.
+    """What `on_event` is told: small, and made only where there is a listener.
 
     >>> from headway import Limiter
     >>> seen = []
@@ -33,7 +41,7 @@ class LimiterEvent:
 
 
 class EventEmitter:
-    """Turns what happens at the desk into events."""
+    """Turns what happens to a limiter's permits into events."""
 
     __slots__ = ("_clock", "_name", "_tell")
 
@@ -43,7 +51,12 @@ class EventEmitter:
         self._clock = clock
 
     def emit(self, kind: str, key: Any, cost: Any, seconds: float | None = None) -> None:
-        self._tell(LimiterEvent(kind, self._name, key, cost, seconds))
+        try:
+            self._tell(LimiterEvent(kind, self._name, key, cost, seconds))
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            logging.getLogger("headway").exception("on_event failed for %r", kind)
 
     def emit_wait(self, permit: Permit, ticket: Ticket) -> None:
         if ticket.waker is None:
@@ -51,13 +64,5 @@ class EventEmitter:
         else:
             self.emit("waited", permit.key, permit.cost, (self._clock.now() - ticket.since) / 1e9)
 
-    def emit_drop(self, permit: Permit) -> None:
-        """From a finalizer, where nobody could catch what the listener raises."""
-        try:
-            self.emit_end(permit, "abandon")
-        except Exception:
-            logging.getLogger("headway").exception("on_event failed for a permit that was dropped")
-
-    def emit_end(self, permit: Permit, kind: str) -> None:
-        names = {"complete": "completed", "cancel": "cancelled", "abandon": "abandoned"}
-        self.emit(names.get(kind, kind), permit.key, permit.cost)
+    def emit_end(self, permit: Permit, how: int) -> None:
+        self.emit(Outcome(how).event, permit.key, permit.cost)

@@ -1,4 +1,4 @@
-"""How a call ended, told from the exception that it raised.
+"""The four ends of a permit, and which of them an exception proves.
 
 A permit that is completed too early breaks the promise to the remote; one that is abandoned needlessly is out
 for `max_transit` and costs throughput. So an exception is read for what it *proves*:
@@ -13,13 +13,40 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from enum import IntEnum
 
 from headway.errors import InvalidArgument
 
-COMPLETE, CANCEL, ABANDON, SETTLE = 1, 2, 3, 4
-"""The four ends of a permit."""
-END_EVENTS = ("", "completed", "cancelled", "abandoned", "settled")
-"""What `on_event` hears of each."""
+
+class Outcome(IntEnum):
+    """How a permit ended; the numbers are also what a shared ledger is told.
+
+    >>> Outcome.CANCEL.verb, Outcome.CANCEL.event
+    ('cancel', 'cancelled')
+    """
+
+    COMPLETE = 1
+    CANCEL = 2
+    ABANDON = 3
+    SETTLE = 4
+
+    @property
+    def verb(self) -> str:
+        """The method of a permit that ends it so, and what `permit.ended` says."""
+        return self.name.lower()
+
+    @property
+    def event(self) -> str:
+        """The kind of the event that tells of it."""
+        return _EVENTS[self]
+
+
+_EVENTS = {
+    Outcome.COMPLETE: "completed",
+    Outcome.CANCEL: "cancelled",
+    Outcome.ABANDON: "abandoned",
+    Outcome.SETTLE: "settled",
+}
 
 Proof = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None
 """Exception types, or a function that is asked; None for the default."""
@@ -87,15 +114,15 @@ def _proves(proof: Proof, default: Callable[[BaseException], bool], error: BaseE
     return bool(proof(error))
 
 
-def outcome_of(error: BaseException | None, answered: Proof = None, not_sent: Proof = None) -> int:
-    """COMPLETE, CANCEL or ABANDON.
+def outcome_of(error: BaseException | None, answered: Proof = None, not_sent: Proof = None) -> Outcome:
+    """What the exception of a call proves: that it is complete, that it was never sent, or nothing.
 
-    >>> [outcome_of(error) for error in (None, IndexError(), ConnectionRefusedError(), TimeoutError())]
-    [1, 1, 2, 3]
+    >>> [outcome_of(error).verb for error in (None, IndexError(), ConnectionRefusedError(), TimeoutError())]
+    ['complete', 'complete', 'cancel', 'abandon']
     """
     if error is None or _proves(answered, shows_answer, error):
-        return COMPLETE
-    return CANCEL if _proves(not_sent, shows_nothing_sent, error) else ABANDON
+        return Outcome.COMPLETE
+    return Outcome.CANCEL if _proves(not_sent, shows_nothing_sent, error) else Outcome.ABANDON
 
 
 def check_proof(argument: str, proof: object) -> None:

@@ -1,25 +1,25 @@
-"""What a limiter says of itself: `Status` to look at, `Denied` for who got nothing, `LimiterStats` for who counts."""
+"""What a limiter says of itself: `Status` is how a limit stands, `LimiterStats` what was counted."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from headway.core.ledger import FOREVER
 from headway.core.limits import Bucket, Concurrency, Limit, Spacing
-from headway.errors import seconds_text
+from headway.core.unlimited import Unlimited
 
 SECOND = 1_000_000_000
 MOST = 10**15 - 1
 """The largest integer of a structured field (RFC 9651)."""
 
-Survey = list[tuple[Any, int, int, int, int, int, bool]]
+Snapshot = list[tuple[Any, int, int, int, int, int, bool]]
 
 
 def seconds(ns: int) -> float:
-    """Nanoseconds as seconds; `inf` where nobody knows.
+    """Nanoseconds as seconds; `inf` where no time is known.
 
     >>> seconds(1_500_000_000), seconds(FOREVER)
     (1.5, inf)
@@ -99,6 +99,8 @@ def _policy(limit: Limit) -> str:
     """The parameters of a policy: the most that passes in any `w` whole seconds."""
     if isinstance(limit, Concurrency):
         return f'q={min(limit.count, MOST)};qu="concurrent-requests"'
+    if isinstance(limit, Unlimited):
+        return f"q={MOST}"
     per_ns: int = limit.interval_ns if isinstance(limit, Spacing) else limit.per_ns  # type: ignore[attr-defined]
     window = -(-per_ns // SECOND)
     if limit.capacity == 0:
@@ -125,7 +127,7 @@ def binding(parts: tuple[Status, ...]) -> Status:
 
 
 def status_of(
-    snapshot: Survey, metrics: Sequence[str | None] = (), in_doubt: float = 0.0, *, denied: bool = False
+    snapshot: Snapshot, metrics: Sequence[str | None] = (), in_doubt: float = 0.0, *, denied: bool = False
 ) -> Status:
     """One status out of what each rule said. `metrics` has the name of each rule's metric, where there are any."""
     names = metrics or [None] * len(snapshot)
@@ -148,76 +150,6 @@ def status_of(
             )
         )
     )
-
-
-class Denied:
-    """No permit, and why: false in a condition, with the facts as attributes.
-
-    >>> from headway import Limiter
-    >>> limiter = Limiter("1/minute")
-    >>> bool(limiter.try_acquire())
-    True
-    >>> denied = limiter.try_acquire()
-    >>> bool(denied), 59 < denied.retry_after <= 60, str(denied.limit)
-    (False, True, '1/minute')
-    """
-
-    __slots__ = ("_in_doubt", "_metrics", "_status", "_survey", "key", "reason")
-
-    def __init__(
-        self,
-        key: Any,
-        snapshot: Survey,
-        reason: str = "limit",
-        in_doubt: float = 0.0,
-        metrics: Sequence[str | None] = (),
-    ) -> None:
-        self.key = key
-        self.reason = reason
-        self._survey = snapshot
-        self._metrics = metrics
-        self._in_doubt = in_doubt
-        self._status: Status | None = None
-
-    @property
-    def status(self) -> Status:
-        """How things stood when it was denied."""
-        if self._status is None:
-            self._status = status_of(self._survey, self._metrics, self._in_doubt, denied=True)
-        return self._status
-
-    @property
-    def retry_after(self) -> float:
-        """Seconds until it may be worth to ask again; a lower bound where `status.exact` is False."""
-        return self.status.retry_after
-
-    @property
-    def limit(self) -> Limit:
-        """The limit that denied."""
-        return self.status.limit
-
-    def __bool__(self) -> Literal[False]:
-        return False
-
-    def __repr__(self) -> str:
-        key = "" if self.key is None else f", key={self.key!r}"
-        why = (
-            f", {self.reason}"
-            if self.reason in ("paused", "quarantine")
-            else ", in doubt"
-            if self._in_doubt
-            else ""
-        )
-        return f"<Denied: {self.limit}, {self._when()}{why}{key}>"
-
-    def _when(self) -> str:
-        """When to ask again; of permits that are out nobody knows it, and the least that it can be says nothing."""
-        wait = self.retry_after
-        if math.isinf(wait):
-            return "never granted" if self.limit.capacity == 0 else "it is not known when to retry"
-        if self.status.exact or wait >= 0.001:
-            return f"retry after {seconds_text(wait)}{'' if self.status.exact else ' or more'}"
-        return "permits are out"
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,7 +306,7 @@ def test_inspect_tells_everything(url, kind):
         assert code not in result.output, "a number without words"
     for words in IN_WORDS[kind]:
         assert words in result.output
-    assert str(LIMITS[kind]) in result.output
+    assert str(limiter.limit) in result.output
     assert process_of(limiter) in result.output
     data = json.loads(headway("inspect", url, NAME, "--json").output)
     (ledger,) = data["ledgers"]

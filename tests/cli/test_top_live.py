@@ -81,7 +81,7 @@ def test_it_lives_and_ctrl_c_leaves_a_clean_terminal(valkey):
         limiter.acquire("alice")
         screen.until("api +alice +5/minute +3/5")
         Limiter("1 every 60s", name="later", engine=valkey.url).acquire()
-        screen.until("later +1 every minute")
+        screen.until("later +Spacing[(]60, expire_after=")
         code, rest = screen.leave()
         assert code == 0
         assert SHOW_CURSOR in rest

@@ -21,7 +21,6 @@ limits are integers in ticks of 1000 ns; `now` starts near 1.8e15 (microseconds 
     ("cancel",   now, cost, mark, tally)                                                 -> ()
     ("settle",   now, cost, mark, tally, actual)                                         -> ()
     ("renew",    now, cost, mark)                 ledger.renew                           -> (mark,); -1: expired
-    ("exhaust",  now)                             count everything as just used          -> ()
     ("look",     now, cost)                       changes nothing that can be observed
                                                   -> (wait, exact, remaining, reset_after, in_flight, sure)
 
@@ -161,11 +160,6 @@ def _renew(ledger: Ledger, now: int, cost: int, mark: int, *_: int) -> Answer:
     return (ledger.renew(now, cost, mark),)
 
 
-def _exhaust(ledger: Ledger, now: int, *_: int) -> Answer:
-    ledger.exhaust(now)
-    return ()
-
-
 def _look(ledger: Ledger, now: int, cost: int, *_: int) -> Answer:
     wait, exact = ledger.wait(now, cost), int(ledger.exact(now, cost))
     known = (ledger.remaining(now), ledger.reset_after(now), ledger.in_flight(now))
@@ -202,12 +196,10 @@ class _Writer:
     def step(self) -> None:
         self.advance()
         dice = self.dice
-        verb = dice.choice(VERBS) if dice.random() > 0.03 else dice.choice(("adopt", "exhaust"))
+        verb = dice.choice(VERBS) if dice.random() > 0.02 else "adopt"
         if verb == "adopt":
             self.limit, lease_ns = dice.choice(self.limits)
             self.add("adopt", self.limit, lease_ns)
-        elif verb == "exhaust":
-            self.add("exhaust")
         elif verb in ("wait", "look", "take", "hold", "reserve"):
             self.ask(verb, self.cost())
         elif self.permits:

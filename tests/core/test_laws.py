@@ -25,10 +25,10 @@ def same_future(one: LocalLimiter, other: LocalLimiter, commands) -> None:
 
 
 def best_case(desk: LocalLimiter) -> Ledger:
-    """The ledger, had every permit that is out been completed this instant."""
+    """The ledger, had every permit that may still be ended been completed this instant."""
     ledger: Ledger = desk.ledger.copy()
     for grant in desk.grants:
-        if grant.end in ("", "abandon"):
+        if grant.end == "":
             ledger.complete(desk.now, grant.cost, grant.mark)
     return ledger
 

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined"
 """Limits are values, cannot be built wrong, and know their calendar."""
 
 from __future__ import annotations

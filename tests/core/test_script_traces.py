@@ -65,7 +65,6 @@ def test_something_happens_in_them(kind) -> None:
         "cancel",
         "settle",
         "renew",
-        "exhaust",
         "adopt",
     }
     assert min(seen[what] for what in rare | verbs | {"granted", "refused"}) >= 30, seen

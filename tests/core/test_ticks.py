@@ -31,7 +31,7 @@ FIELDS = {
 
 
 def numbers(rule: Rule) -> dict[str, int]:
-    names = ("capacity", "held", "promises", "spaced", "walled", *FIELDS[rule.limit.kind])
+    names = ("capacity", "held", "promises", "spaced", "uses_wall_clock", *FIELDS[rule.limit.kind])
     return {name: getattr(rule, name) for name in names}
 
 

@@ -183,6 +183,33 @@ def test_a_permit_without_an_end_counts_as_completed_when_its_transit_is_over() 
     assert ledger.wait(11 * S, 1) == 0
 
 
+def test_while_only_abandoned_permits_are_missing_the_time_is_known() -> None:
+    """Their transit has to pass: nothing that happens brings them back before."""
+    remote = Remote(resolution=0, drift_ppm=0, max_transit=10)
+    ledger = rule_of(Window(3, per=1, remote=remote)).open()
+    first, second, third = ledger.take(0, 1), ledger.take(S, 1), ledger.take(2 * S, 1)
+    ledger.abandon(3 * S, 1, second)
+    # Two may still complete this instant, the third missing one is the abandoned one or one that is never ended.
+    assert [ledger.wait(3 * S, cost) for cost in (1, 2, 3)] == [S, S, 8 * S]
+    assert [ledger.exact(3 * S, cost) for cost in (1, 2, 3)] == [False] * 3
+    ledger.abandon(3 * S, 1, first)
+    ledger.complete(3 * S, 1, third)
+    assert [ledger.wait(3 * S, cost) for cost in (1, 2, 3)] == [S, 8 * S, 9 * S]
+    assert [ledger.exact(3 * S, cost) for cost in (1, 2, 3)] == [True] * 3
+    assert [ledger.latest_wait(3 * S, cost) for cost in (1, 2, 3)] == [S, 8 * S, 9 * S]
+    assert [ledger.wait(11 * S - 1, cost) for cost in (1, 2, 3)] == [0, 1, S + 1]
+    assert [ledger.wait(11 * S, cost) for cost in (1, 2, 3)] == [0, 0, S]
+
+
+def test_an_abandonment_that_comes_too_late_says_nothing_of_others() -> None:
+    remote = Remote(resolution=0, drift_ppm=0, max_transit=10)
+    ledger = rule_of(Window(1, per=1, remote=remote)).open()
+    late = ledger.take(0, 1)
+    ledger.take(12 * S, 1)
+    ledger.abandon(12 * S, 1, late)
+    assert (ledger.wait(12 * S, 1), ledger.exact(12 * S, 1)) == (S, False)
+
+
 def test_a_debt_is_paid_before_the_next_grant() -> None:
     ledger = rule_of(Window(3, per=1)).open()
     mark = ledger.take(0, 2)

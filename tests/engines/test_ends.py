@@ -306,9 +306,11 @@ def test_a_bound_method_keeps_its_permit(make, limit):
     limiter = make(limit)
     ends = [limiter.acquire().cancel for _ in range(50)]
     assert limiter.peek().remaining == 50
-    for finish in reversed(ends):
+    for left, finish in enumerate(reversed(ends), 51):
         finish()
-    eventually(lambda: limiter.peek().remaining == 100, "what was given back")
+        # One after the other: releases need not reach a shared ledger in their order, and a `Bucket` gives less back
+        # for a permit after which others were taken.
+        eventually(lambda left=left: limiter.peek().remaining == left, "what was given back")
     assert limiter.stats().cancelled == 50
 
 

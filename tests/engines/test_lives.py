@@ -58,9 +58,6 @@ def test_nothing_is_granted_after_closing(make, call):
     assert limiter.stats().granted == 0
 
 
-@pytest.mark.differs(
-    "memory", reason="issue 11, defect 9: closing one of two limiters of one name closes the other"
-)
 def test_closing_one_limiter_leaves_another_of_its_name_alone(make):
     first, second = make("5/hour"), make("5/hour")
     first.acquire()

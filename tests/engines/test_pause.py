@@ -128,6 +128,16 @@ def test_what_cools_cools_during_a_pause_too(engine, make, limit, alone, known):
     assert alone - NEVER < limiter.peek().retry_after <= alone * 1.02
 
 
+def test_a_shorter_pause_does_not_cut_a_longer_one_short(make, call):
+    limiter = make("5/hour")
+    for key in (None, "a"):
+        call(limiter.pause, HALF_AN_HOUR, key)
+        call(limiter.pause, 1, key)
+        assert call(limiter.try_acquire, key).retry_after > HALF_AN_HOUR - NEVER
+        call(limiter.pause, 0, key)
+        assert call(limiter.try_acquire, key)
+
+
 def test_a_reset_of_a_key_does_not_lift_the_pause_of_all(engine, make, kind, known):
     if engine.shared and kind.id == "metrics":
         known("the pause of a limiter with metrics is kept at their common root, which every reset resets")

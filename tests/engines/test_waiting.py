@@ -11,7 +11,7 @@ import pytest
 
 from engines.limits import HOUR
 from engines.waiting import NEVER, Callers, eventually, eventually_async, in_line
-from headway import RateLimited, Remote, Window
+from headway import AcquireTimeout, RateLimited, Remote, Window
 
 # -- how long ----------------------------------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ def test_a_wait_that_times_out_lets_those_behind_move_up(make):
     eventually(lambda: limiter.stats().waiting == 1, "one in line")
     callers.start(lambda: limiter.acquire().complete(), label="light")
     outcomes = callers.join()
-    assert [type(outcome) for outcome in outcomes if outcome] == [RateLimited]
+    assert [type(outcome) for outcome in outcomes if outcome] == [AcquireTimeout]
     held.complete()
     eventually(lambda: limiter.peek().in_flight == limiter.peek().waiting == 0, "a ledger as new")
 

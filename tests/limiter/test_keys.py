@@ -112,3 +112,57 @@ def test_a_waiter_keeps_its_key(clock):
         return clock.now() / SECOND
 
     assert run(main(), clock=clock) == 10.2
+
+
+def test_an_exempt_key_is_never_limited(clock):
+    limiter = Limiter("1/minute; 1 concurrent", overrides={"vip": None}, clock=clock)
+    permits = [limiter.try_acquire("vip", cost=10**9) for _ in range(50)]
+    assert all(permits)
+    assert limiter.acquire("vip", timeout=0)
+    status = limiter.peek("vip")
+    assert (status.retry_after, str(status.limit), limiter.stats().granted) == (0, "unlimited", 51)
+    assert limiter.peek("vip").headers()["RateLimit-Policy"].startswith('"unlimited-0";q=999999999999999')
+    held = limiter.acquire("other")
+    assert not limiter.try_acquire("other")
+    held.complete()
+    limiter.pause(30)
+    assert not limiter.try_acquire("vip"), "a pause is for all"
+    limiter.set_limit("2/minute; 2 concurrent")
+    limiter.pause(0)
+    assert limiter.try_acquire("vip", cost=5)
+
+
+def test_exempt_keys_of_one_metric(clock):
+    limiter = Limiter({"host": "1/minute", "all": "2/minute"}, overrides={"vip": None}, clock=clock)
+    assert [bool(limiter.try_acquire({"host": "vip"})) for _ in range(3)] == [True, True, False]
+
+
+def test_a_function_that_returns_none_means_the_limit_of_the_limiter(clock):
+    limiter = Limiter("1/minute", overrides=lambda key: None, clock=clock)
+    assert [bool(limiter.try_acquire("vip")) for _ in range(2)] == [True, False]
+
+
+def test_reset_all(clock):
+    limiter = Limiter("1/minute", clock=clock)
+    for key in ("ann", "bob", None):
+        limiter.acquire(key)
+    limiter.pause(30)
+    limiter.pause(30, "ann")
+    limiter.reset_all()
+    assert [limiter.peek(key).remaining for key in ("ann", "bob", None)] == [1, 1, 1]
+    assert limiter.try_acquire("ann")
+    run(limiter.reset_all_async(), clock=clock)
+    assert limiter.try_acquire("ann")
+
+
+def test_reset_all_lets_waiters_in(clock):
+    limiter = Limiter("1/hour", clock=clock)
+
+    async def main():
+        limiter.acquire("ann")
+        waiter = asyncio.create_task(limiter.acquire_async("ann"))
+        await asyncio.sleep(1)
+        limiter.reset_all()
+        await asyncio.wait_for(waiter, 1)
+
+    run(main(), clock=clock)

@@ -282,3 +282,40 @@ def test_a_permit_object_that_was_used_before_can_be_dropped_too(clock, limit):
     clock.advance(5)
     assert limiter.stats().abandoned == 1
     limiter.try_acquire().complete()
+
+
+# -- status ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "limit", ["3/minute", "10/s burst 3", "3/day aligned", "3 concurrent", "3/s; 9/minute"]
+)
+def test_a_permit_has_the_status_after_its_grant(limit):
+    limiter = Limiter(limit, clock=ManualClock())
+    permit = limiter.acquire("ann")
+    assert permit.status == limiter.peek("ann")
+    assert permit.status.remaining == 2
+    other = limiter.acquire("ann", cost=2)
+    assert (other.status.remaining, other.status.denied) == (0, False)
+    assert "Retry-After" not in other.status.headers()
+    assert other.status.parts == limiter.peek("ann", cost=2).parts
+    for done in (permit, other):
+        done.complete()
+        assert done.status.remaining == limiter.peek("ann").remaining
+
+
+def test_the_status_of_a_permit_that_has_ended():
+    clock = ManualClock()
+    limiter = Limiter("2/s", remote=Remote(resolution=0, drift_ppm=0), clock=clock)
+    with limiter as permit:
+        assert (permit.status.remaining, permit.status.in_flight) == (1, 1)
+    status = permit.status
+    assert (status.remaining, status.in_flight, status.reset_after) == (1, 0, 1.000000001)
+    assert status.headers()["RateLimit"] == '"window-0";r=1;t=2'
+
+
+def test_the_status_of_a_permit_of_several_metrics():
+    limiter = Limiter({"host": "2/minute", "all": "9/minute"}, clock=ManualClock())
+    permit = limiter.acquire({"host": "there"}, cost={"all": 4})
+    assert (permit.status["host"].remaining, permit.status["all"].remaining) == (1, 5)
+    assert limiter.acquire(cost={"host": 0}).status["host"].remaining == 2

@@ -116,13 +116,3 @@ def test_who_did_not_wait_is_told_as_granted(clock):
 
 
 # -- errors ------------------------------------------------------------------------------------------------------
-
-
-def test_a_listener_that_fails_is_the_callers_business_and_loses_nothing(clock):
-    def fail(event):
-        raise RuntimeError(event.kind)
-
-    limiter = Limiter("5 concurrent", on_event=fail, clock=clock)
-    with pytest.warns(ResourceWarning), pytest.raises(RuntimeError):
-        limiter.try_acquire()
-    assert (limiter.stats().waiting, limiter.peek().in_flight) == (0, 0)

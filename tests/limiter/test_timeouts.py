@@ -87,3 +87,19 @@ def test_asyncio_takes_it_for_a_time_out(clock):
             return "caught"
 
     assert run(main(), clock=clock) == "caught"
+
+
+def test_an_abandoned_permit_is_known_to_take_its_transit(clock):
+    """Nothing brings it back before: the time is said, and a wait that cannot end in time is not begun."""
+    limiter = Limiter("1/s", remote=True, clock=clock)
+    limiter.acquire().abandon()
+    status = limiter.peek()
+    assert status.exact
+    assert status.retry_after == status.reset_after
+    assert 11 < status.retry_after < 11.1
+    before = clock.now()
+    with pytest.raises(AcquireTimeout, match=r"would have to wait 11 s, longer than timeout=3 s"):
+        limiter.acquire(timeout=3)
+    assert clock.now() == before
+    clock.advance(status.retry_after)
+    assert limiter.try_acquire().cancel() is None  # type: ignore[union-attr]

@@ -1,14 +1,14 @@
--- Plays traces (tests/core/script_traces.py) on one ledger, behind prelude.lua, runs.lua and the file of its kind: so that what
--- a limiter's script decides by can be compared with the core, command by command.
+-- Plays traces (tests/core/script_traces.py) on one ledger, behind prelude.lua, runs.lua and the file of its kind. So
+-- what a limiter's script decides by can be compared with the core, command by command.
 --
 -- KEYS[1]  a hash; its field s1 has the ledger as a limiter's script stores it
 -- ARGV[1]  the rule, for a ledger that is not there yet
--- ARGV[2..]  commands: packed numbers, the first says which, the second when. Those on a fixed window end with two edges
--- The answer is, of each command, packed numbers: how many it answered, then these; how many tell the state, then these;
--- and the tally.
+-- ARGV[2..]  commands: packed numbers, the first says which, the second when; on a fixed window two edges at the end
+-- The answer is, of each command, packed numbers: how many it answered, then these; how many tell the state, then
+-- these; and the tally.
 
-local WAIT, TAKE, RESERVE, COMPLETE, ABANDON, CANCEL, SETTLE, RENEW, EXHAUST, PEEK, MARCH = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
-local HOLD, ENTER = 12, 13
+local WAIT, TAKE, RESERVE, COMPLETE, ABANDON, CANCEL, SETTLE, RENEW, PEEK, MARCH = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local HOLD, ENTER = 11, 12
 
 local value = call('HGET', KEYS[1], 's1')
 local record = value and string.sub(value, 1, 72) or ARGV[1]
@@ -86,12 +86,6 @@ local run = {
   end,
   [RENEW] = function(now, cost, mark)
     return {kind.renew and kind.renew(ledger, now, cost, mark) or mark}
-  end,
-  [EXHAUST] = function(now)
-    if kind.exhaust then
-      kind.exhaust(ledger, now)
-    end
-    return {}
   end,
   [PEEK] = function(now, cost)
     local wait = kind.wait(ledger, now, cost)

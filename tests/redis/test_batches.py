@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, union-attr"
 """Many in one command: a batch of questions is answered as if each had come alone, in their order, at that moment.
 
 The script takes short cuts for those who ask for the same (one command with a count, one answer with a mark for each),
@@ -18,8 +18,9 @@ from headway.core.ledger import EXACT
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Spacing, Window
 from headway.core.remote import Remote
 from headway.engines.redis.client.batching import thread_batcher
-from headway.engines.redis.client.requests import CANCEL, COMPLETE, Acquire, Release, Request
+from headway.engines.redis.client.requests import Acquire, Release, Request
 from headway.engines.redis.script.protocol import DENIED, GRANTED, NOW, STANDING, WAIT
+from headway.outcome import Outcome
 
 LIMITS = {
     "bucket": Bucket("1000/s", burst=40),
@@ -47,10 +48,16 @@ class Alone:
         return mark, max(self.ledger.tally, -EXACT)
 
     def end(self, now, how, cost, mark, tally):
-        if how == COMPLETE:
+        if how == Outcome.COMPLETE:
             self.ledger.complete(now, cost, mark)
         else:
             self.ledger.cancel(now, cost, mark, tally)
+
+
+def own(acquire):
+    """What is granted here stays granted, although no permit is made of it."""
+    acquire.owned = True
+    return acquire
 
 
 @pytest.mark.parametrize("kind", LIMITS)
@@ -73,12 +80,12 @@ def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed)
             for _ in range(random.randint(1, 6)):
                 if held and random.random() < 0.3:
                     acquire, cost = held.pop(random.randrange(len(held)))
-                    how = random.choice([COMPLETE, CANCEL])
+                    how = random.choice([Outcome.COMPLETE, Outcome.CANCEL])
                     batch.append(Release(acquire, how))
                     expected.append((how, cost, *(int(part) for part in acquire.marks)))
                     continue
                 cost, times = random.choice([1, 1, 1, 2, 7]), random.choice([1, 2, 5, 30])
-                batch += [Acquire(ledger, (cost,), NOW, 0.0) for _ in range(times)]
+                batch += [own(Acquire(ledger, (cost,), NOW, 0.0)) for _ in range(times)]
                 expected += [cost] * times
             batcher = thread_batcher(ledger)
             batcher.queue.extend(batch[1:])

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined, union-attr"
 """Whatever brackets a call counts as the remote does, on a shared ledger; a bare permit counts at its decision."""
 
 import asyncio
@@ -6,12 +7,12 @@ import time
 import warnings
 
 import pytest
-from tests.redis.crew import wait_until
 
 from headway import Limiter, Remote, Window
 from headway.core.window import OUT_IF_ENTERED
 from headway.engines.redis.script.codec import Stored, rule_in
-from headway.errors import PermitExpired
+from headway.errors import EngineUnavailable, PermitExpired
+from waiting import SOON, wait_until
 
 WAYS = ("with", "hold", "throttle", "permit")
 
@@ -163,3 +164,27 @@ def test_who_stands_in_the_queue_says_that_it_brackets_a_call(valkey, name):
         permit.complete()
 
     asyncio.run(main())
+
+
+def test_the_end_of_a_bracket_waits_while_its_beginning_is_in_doubt(valkey, name):
+    """The word that a permit was entered travels with a question that is not answered in time."""
+    limiter = Limiter("5/minute", name=name, engine=valkey.url, engine_timeout=0.3)
+
+    async def main():
+        permit = await limiter.acquire_async()
+        valkey.stop()
+        async with permit:
+            pass
+        with pytest.raises(EngineUnavailable):
+            await limiter.peek_async()
+
+    try:
+        asyncio.run(main())
+    finally:
+        valkey.cont()
+    begin = time.monotonic()
+    calm = Limiter("5/minute", name=name, engine=valkey.url, engine_timeout=10)
+    wait_until(lambda: calm.peek().in_flight == 1 or time.monotonic() - begin > 2, "the word")
+    wait_until(lambda: calm.peek().in_flight == 0, "word of its end", within=SOON)
+    assert calm.peek().remaining == 4
+    assert valkey.client().hget(f"headway:{{{name}}}", "a1") is None  # it did not come back without its end

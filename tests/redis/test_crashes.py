@@ -1,4 +1,4 @@
-# mypy: disable-error-code="arg-type, attr-defined, misc"
+# mypy: disable-error-code="arg-type, attr-defined, misc, union-attr"
 """Processes that die, stop, or wake up too late: what they held comes back, and is spent once."""
 
 import threading

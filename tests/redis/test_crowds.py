@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, union-attr"
 """A crowd on one ledger: no waiter is failed by the others, and no command costs more the more of them wait."""
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from struct import pack
 from typing import Any
 
 import pytest
-from tests.redis.crew import wait_until
+from tests.redis.cancellation import run
 from tests.redis.servers import eventually
-from tests.redis.storms import run
 
 from headway import Limiter
 from headway.engines.redis.client.batching import thread_batcher
-from headway.engines.redis.client.requests import CANCEL, Acquire, PollQueue, Release, Withdraw
+from headway.engines.redis.client.requests import Acquire, PollQueue, Release, Request, Withdraw
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.address import read_address
 from headway.engines.redis.script.protocol import GRANTED, STANDING, WAIT
+from headway.outcome import Outcome
+from waiting import wait_until
 
 SHORT = 1.0
 """Seconds: an `engine_timeout` that a busy machine keeps, and that a crowd would have broken."""
@@ -281,7 +282,7 @@ def test_one_script_serves_some_and_the_rest_is_served_soon(valkey, name):
         bench = Bench.__new__(Bench)
         bench.client, bench.ledger = valkey.client(), ledger
         before = time.monotonic()
-        calls = await asyncio.to_thread(bench.send, Release(held._decision, CANCEL))
+        calls = await asyncio.to_thread(bench.send, Release(held._decision, Outcome.CANCEL))
         permits = await asyncio.wait_for(asyncio.gather(*tasks), 30)
         for permit in permits:
             permit.complete()
@@ -292,8 +293,8 @@ def test_one_script_serves_some_and_the_rest_is_served_soon(valkey, name):
         assert calls < 1500  # if all were served: more than three for each
         assert took < 10
     finally:
-        held._end = CANCEL
-        waiters._engine.close()
+        held._end = Outcome.CANCEL
+        waiters._shared._engine.close()
 
 
 # -- order ---------------------------------------------------------------------------------------------------
@@ -443,6 +444,24 @@ def test_waiters_whose_messages_are_all_lost_are_found_by_polls(valkey, name, mo
         run(main())
     finally:
         engine.close()
+
+
+def test_two_polls_that_are_under_way_together_find_the_same_grant(valkey, name, monkeypatch):
+    """The answer to the first is late: the second must not find that its waiter is unknown, and send it to the end."""
+    limiter = Limiter("1 concurrent", name=name, engine=f"{valkey.url}?lease=60")
+    monkeypatch.setattr(limiter._shared._engine, "call", lambda ticket, call: None)
+    ledger, held = limiter._shared.ledgers.registry.ledger((None,)), limiter.acquire()
+    limiter._shared._engine.worker.stopped = True
+    acquire = stand(limiter, (None,), (1,))
+    held.complete()
+    batcher = thread_batcher(ledger)
+    eventually(lambda: limiter.peek().waiting == 0, "the grant")
+    batcher.send(Request(ledger, PollQueue(ledger).command))
+    batcher.send(PollQueue(ledger))
+    assert acquire.verdict == GRANTED
+    assert not acquire.void
+    acquire.give_back()
+    eventually(lambda: limiter.peek().in_flight == 0, "its end")
 
 
 def test_every_waiter_is_asked_after_now_and_then(valkey, name):

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, union-attr"
 """A rolling deploy that changes how many parts a limit has: old and new processes side by side, and in one queue."""
 
 from __future__ import annotations

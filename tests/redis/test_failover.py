@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, union-attr"
 """A failover under load, of which the promoted replica has really missed grants: by Sentinel, and in a Cluster.
 
 The replica replicates as a user of its own. To switch that user off cuts replication and nothing else: the primary goes

@@ -3,12 +3,15 @@
 
 import asyncio
 import itertools
+import time
 
 import pytest
+from tests.redis.servers import eventually
 from tests.redis.workers import spent
 
 import headway
 from headway import (
+    AcquireTimeout,
     AllOf,
     Bucket,
     Concurrency,
@@ -105,3 +108,45 @@ def test_what_makes_no_sense_is_refused(server, name):
         Limiter("1000000007/s burst 10000000", name=name, engine=server.url)
     with pytest.raises(headway.HeadwayError, match="twice the round trip"):
         Limiter(Spacing(1, expire_after="1ns"), name=name, engine=server.url)
+
+
+def test_an_abandoned_permit_is_known_to_take_its_transit(server, name):
+    limiter = Limiter(Window(1, per=1, remote=Remote(max_transit=30)), name=name, engine=server.url)
+    limiter.acquire().abandon()
+    eventually(lambda: limiter.peek().exact, "the end of the permit on the server")
+    assert limiter.peek().retry_after > 29
+    begin = time.monotonic()
+    with pytest.raises(AcquireTimeout, match=r"would have to wait"):
+        limiter.acquire(timeout=20)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_permit_has_the_status_after_its_grant(server, name):
+    limiter = Limiter("3/minute", name=name, engine=server.url)
+    permit = limiter.acquire("ann", cost=2)
+    assert (permit.status.remaining, permit.status.denied) == (1, False)
+    assert permit.status.headers()["X-RateLimit-Remaining"] == "1"
+    meter = Limiter({"host": "2/minute", "all": "9/minute"}, name=name + "m", engine=server.url)
+    assert meter.acquire({"host": "there"}).status["host"].remaining == 1
+
+
+def test_an_exempt_key_needs_no_engine(server, name):
+    limiter = Limiter("1/minute", name=name, engine=server.url, overrides={"vip": None, "ann": "2/minute"})
+    assert all(limiter.try_acquire("vip", cost=9) for _ in range(20))
+    assert all([asyncio.run(limiter.acquire_async("vip", timeout=0)), limiter.acquire("vip")])
+    assert (limiter.peek("vip").retry_after, str(limiter.peek("vip").limit)) == (0, "unlimited")
+    limiter.reset("vip")
+    assert [bool(limiter.try_acquire("ann")) for _ in range(3)] == [True, True, False]
+    assert [bool(limiter.try_acquire("bob")) for _ in range(2)] == [True, False]
+    assert limiter.stats().granted == 25
+    limiter.pause(30)
+    assert not limiter.try_acquire("vip")
+    limiter.pause(0)
+    assert limiter.try_acquire("vip")
+    with pytest.raises(headway.InvalidArgument, match="with metrics no key is exempt"):
+        Limiter({"a": "1/s"}, name=name + "m", engine=server.url, overrides={"vip": None})
+
+
+def test_reset_all_says_what_to_do(server, name):
+    with pytest.raises(headway.InvalidUse, match=r"write `limiter.reset\(key\)`"):
+        Limiter("1/minute", name=name, engine=server.url).reset_all()

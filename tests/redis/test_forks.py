@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, union-attr"
 """Forks, event loops, interrupts, ends of processes: whatever happens, waiters and permits are accounted for."""
 
 import asyncio
@@ -11,7 +11,8 @@ import pytest
 from tests.redis.workers import most_in_any
 
 from headway import Limiter, Remote, Window
-from headway.engines.redis.client.requests import COMPLETE, Release
+from headway.engines.redis.client.requests import Release
+from headway.outcome import Outcome
 from waiting import NEVER, SOON, wait_until
 
 pytestmark = pytest.mark.realtime
@@ -202,11 +203,12 @@ def test_ctrl_c_in_the_middle_of_a_question(valkey, name, monkeypatch):
         """Half a connection: it asks, and is interrupted before it hears."""
 
         def __init__(self, connection):
-            self.wire, self.ident, self.close, self.limit = (
+            self.wire, self.ident, self.close, self.limit, self.usual = (
                 connection,
                 connection.ident,
                 connection.close,
                 connection.limit,
+                connection.usual,
             )
 
         def call(self, payload):
@@ -289,14 +291,14 @@ def test_a_signal_at_every_moment_of_an_end(valkey, name):
             with contextlib.suppress(TooLong):
                 try:
                     signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 2e-4))
-                    engine.post_now(Release(permit._decision, COMPLETE))
+                    engine.post_now(Release(permit._decision, Outcome.COMPLETE))
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     for permit in asks:
-        permit._end = COMPLETE
+        permit._end = Outcome.COMPLETE
     limiter.acquire().complete()
     wait_until(lambda: engine.worker.wake() or not posts.outstanding, "an answer to each")
 

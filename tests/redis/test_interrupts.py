@@ -22,9 +22,9 @@ import pytest
 
 from headway import Limiter, Remote, Window
 from headway.engines.redis.client import requests
-from headway.engines.redis.client.requests import ABANDON
 from headway.limiter import shared
 from headway.limiter.shared_permits import new_shared_permit
+from headway.outcome import Outcome
 from waiting import NEVER, wait_until
 
 pytestmark = [pytest.mark.realtime, pytest.mark.slow]
@@ -130,7 +130,7 @@ def test_what_was_granted_and_is_no_permit_yet_goes_back(valkey, name, call, mon
     def is_out(decision):
         """A permit without an end counts as abandoned, and a block that is interrupted as it ends abandons its own."""
         return decision.owned and (
-            decision.ending is None or decision.ending.command[8:16] == pack("<d", ABANDON)
+            decision.ending is None or decision.ending.command[8:16] == pack("<d", Outcome.ABANDON)
         )
 
     monkeypatch.setattr(shared, "new_shared_permit", kept)

@@ -40,7 +40,7 @@ class World:
 
     def limiter(self, limit, name="api", **options):
         limiter = headway.Limiter(limit, name=name, engine=self.engine, **options)
-        limiter._shared.ledgers.registry.clock_samples = NoAnchors()  # type: ignore[attr-defined]  # of a FleetLimiter
+        limiter._shared.ledgers.registry.clock_samples = NoAnchors()  # type: ignore[union-attr]
         self.limiters.append(limiter)
         return limiter
 

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, union-attr"
 """An engine that does not answer: every call ends in time, as `on_engine_error` says, and goes on when it is back."""
 
 import asyncio

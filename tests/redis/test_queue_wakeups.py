@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="attr-defined, union-attr"
 """Those who stand in the queue are called in time, also when all is quiet and when messages overtake answers."""
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ import pytest
 from tests.redis.engine_checks import start_slowly
 
 from headway import Limiter, Remote, Window
-from headway.engines.redis.client.requests import ABANDON, Release
+from headway.engines.redis.client.requests import Release
 from headway.engines.redis.net.pool import ServerPool
 from headway.errors import EngineUnavailable
+from headway.outcome import Outcome
 from waiting import NEVER, SOON, wait_until
 
 pytestmark = pytest.mark.realtime
@@ -74,7 +75,7 @@ def test_connections_are_given_up_while_others_take_them(valkey, connect):
     ServerPool.discard_connections(pool, ConnectionError("cut"))
 
 
-@pytest.mark.parametrize("thread", ["headway keeper", "headway listener"])
+@pytest.mark.parametrize("thread", ["headway worker", "headway listener"])
 def test_a_process_that_may_have_no_more_threads_goes_on(valkey, name, monkeypatch, thread):
     limiter = Limiter("10 concurrent", name=name, engine=f"{valkey.url}?lease=0.6", engine_timeout=2)
     start = threading.Thread.start
@@ -126,12 +127,12 @@ def test_the_collector_may_end_one_permit_while_another_is_ended(valkey, name):
             self.itself = self
 
         def __del__(self):
-            post(Release(acquire, ABANDON))
+            post(Release(acquire, Outcome.ABANDON))
 
     def work():
         for _ in range(3000):
             Dropped()
-            post(Release(acquire, ABANDON))
+            post(Release(acquire, Outcome.ABANDON))
 
     before, interval = gc.get_threshold(), sys.getswitchinterval()
     threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
@@ -249,7 +250,7 @@ def test_ends_wait_while_it_is_found_out_which_ledger_it_is(valkey, name):
     ledger = account_of(limiter)
     permit = limiter.acquire()
     epoch, ledger.epoch = ledger.epoch, b""
-    ledger.ends.append(Release(permit._decision, ABANDON))
+    ledger.ends.append(Release(permit._decision, Outcome.ABANDON))
     assert ledger.take_ends() == []
     ledger.epoch = epoch
     assert len(ledger.take_ends()) == 1

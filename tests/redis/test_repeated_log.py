@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined"
 """What goes wrong again and again is logged once, and then once a minute with a count."""
 
 import contextlib

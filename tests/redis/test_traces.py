@@ -37,7 +37,6 @@ VERBS = (
     "cancel",
     "settle",
     "renew",
-    "exhaust",
     "look",
     "march",
     "hold",
@@ -121,8 +120,8 @@ def as_core(kind, numbers):
     """A script's state in the order of the core's."""
     match kind:
         case "window":
-            cooling, out = split_runs(numbers, (2, 7), 1)
-            return (numbers[0], numbers[12], *cooling, -1, *out)
+            cooling, out = split_runs(numbers, (2, 7), 2)
+            return (numbers[0], numbers[12], numbers[13], *cooling, -1, *out)
         case "bucket":
             return numbers
         case "spacing":

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """Whatever brackets a call counts as the remote does: a strict server refuses nothing, and counts from where it is.
 
 A server allows 20 in any second, by its own clock and when the request reaches it. The way there takes 0 to 60 ms, and
@@ -12,6 +13,7 @@ import random
 import time
 import warnings
 from collections import deque
+from typing import Any
 
 import pytest
 
@@ -27,7 +29,7 @@ class Strict:
 
     def __init__(self, count=COUNT):
         self.count = count
-        self.times = deque()
+        self.times: deque[Any] = deque()
         self.refused = self.most = 0
 
     def arrive(self, now):

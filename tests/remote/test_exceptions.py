@@ -21,7 +21,7 @@ import pytest
 import requests
 
 from headway import Limiter
-from headway.outcome import ABANDON, CANCEL, outcome_of
+from headway.outcome import Outcome, outcome_of
 
 PATIENCE = 0.2  # seconds, for the call that nobody answers
 
@@ -204,30 +204,30 @@ def many(*attempts):
 
 
 def test_of_several_addresses_all_must_have_refused():
-    assert outcome_of(many(ConnectionRefusedError(), ConnectionRefusedError())) == CANCEL
-    assert outcome_of(many(ConnectionRefusedError(), TimeoutError())) == ABANDON
+    assert outcome_of(many(ConnectionRefusedError(), ConnectionRefusedError())) == Outcome.CANCEL
+    assert outcome_of(many(ConnectionRefusedError(), TimeoutError())) == Outcome.ABANDON
 
 
 def test_a_group_of_several_calls_proves_nothing():
     """One task was refused; what the others did is not in the group."""
-    assert outcome_of(ExceptionGroup("tasks", [ConnectionRefusedError()])) == ABANDON
+    assert outcome_of(ExceptionGroup("tasks", [ConnectionRefusedError()])) == Outcome.ABANDON
 
 
 def test_an_error_during_the_handling_of_a_refused_one_proves_nothing():
     error = ConnectionResetError()
     error.__context__ = ConnectionRefusedError()
-    assert outcome_of(error) == ABANDON
+    assert outcome_of(error) == Outcome.ABANDON
 
 
 def test_a_status_alone_is_not_an_answer():
     """A program that exits with 130 was interrupted, and aiohttp invents a status for what it cannot read."""
-    assert outcome_of(SystemExit(130)) == ABANDON
+    assert outcome_of(SystemExit(130)) == Outcome.ABANDON
     unreadable = aiohttp.ClientResponseError(None, (), status=400, headers=None)  # type: ignore[arg-type]
-    assert outcome_of(unreadable) == ABANDON
+    assert outcome_of(unreadable) == Outcome.ABANDON
 
 
 def test_a_refused_certificate_is_no_answer():
-    assert outcome_of(ssl.SSLCertVerificationError("self-signed certificate")) == ABANDON
+    assert outcome_of(ssl.SSLCertVerificationError("self-signed certificate")) == Outcome.ABANDON
 
 
 def test_a_resolver_of_its_own():

@@ -46,3 +46,11 @@ async def suspending() -> None:
         await limiter.reserve_async()
     except RateLimited as error:
         assert_type(error.retry_after, float)
+
+
+async def misused() -> None:
+    await limiter.acquire()  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
+    async with limiter.acquire_async():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue]
+        pass
+    async with limiter.try_acquire_async():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue]
+        pass

@@ -114,8 +114,10 @@ def rule(ledger: Ledger) -> str:
 @rule.register
 def _(ledger: WindowLedger) -> str:
     own = ledger.rule
-    start = "its call has ended" if own.held else "its grant"
-    text = f"{count(own.capacity, 'permit')}; each is free again {span(own.gap)} after {start}"
+    gap, start = (own.gap, "its call has ended") if own.held else (own.bare_gap, "its grant")
+    text = f"{count(own.capacity, 'permit')}; each is free again {span(gap)} after {start}"
+    if own.bracketed:
+        text += f", or {span(own.gap)} after the call that it brackets"
     if own.grid > 1:
         text += f", rounded up to {span(own.grid)}"
     if own.held:

@@ -5,7 +5,7 @@ look, it needs a fraction of a token, and floats drift: at 3/s a token is a thir
 the schedule is off.
 
 Turn it around. Keep the *theoretical arrival time* (tat): the moment at which the bucket would be full again if
-nobody came. Every permit moves it one interval into the future; time passing needs no bookkeeping at all. With
+no request came. Every permit moves it one interval into the future; time passing needs no bookkeeping at all. With
 an interval I and room for `burst` permits,
 
     full again at         tat           (in the past: the bucket is full)
@@ -149,7 +149,7 @@ class BucketLedger(Ledger):
             cost = rule.capacity  # it was granted under another rule; more would not fit 63 bits
         whole = cost * rule.whole + cost * rule.part // rule.parts
         part = cost * rule.part % rule.parts
-        # Permits of less than a tick may share a tat: then nobody knows whether something came after.
+        # Permits of less than a tick may share a tat: then the ledger cannot tell whether something came after.
         last = since == 0 and mark == self.tat and rule.whole > 0
         if not last:
             left = mark - since

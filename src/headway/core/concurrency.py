@@ -1,18 +1,18 @@
 """At most n at the same time.
 
-No clock at all: a permit is out from its check-out until its hand-back, however long that takes, and it does
-not matter how the call ended. So nobody can say when one comes back: `wait` is the least there is, one tick,
-and `sure` is never. What a holder drops without ending it is handed back when the permit is reclaimed by Python.
+There is no clock at all. A permit is out from its check-out until its hand-back, however long that takes, and it does
+not matter how the call ended. The time of a hand-back is unknown: so `wait` is the least there is, one tick, and
+`latest_wait` is never. A permit that its holder drops without an end is handed back when Python reclaims it.
 
-Worked example, 2 concurrent: A and B go. C waits in line; when A completes, C is called.
+Worked example, 2 concurrent: A and B go. C waits in the queue; when A completes, C is woken.
 
-A holder in another process can vanish without a word, and a count alone would miss its permit for ever. So in a
-shared ledger a permit has a *lease*: its holder says from time to time that it is still there (`renew`), and
-what was neither ended nor renewed for a whole lease is given back. Now it matters whose permit ends: one that
-has expired was given to somebody else, and if its holder comes back after all, that must not mint another. So
-the ledger keeps runs of (granted or renewed at, count), as a window does, and an end takes what is still there
-under its mark: nothing, when it has expired. No two permits share a mark, or who renews one that has ended would
-renew another's: of several at the same tick, each later one is noted a tick later.
+A holder in another process can vanish without a release, and a count alone would miss its permit for ever. So in a
+shared ledger a permit has a *lease*. Its holder renews it (`renew`), and a permit that was neither ended nor renewed
+for a whole lease is given back. Now it matters which permit ends: an expired one has been granted to another caller,
+and a late end of it must not mint a second one. So the ledger keeps runs of (granted or renewed at, count), as a
+window does, and an end takes what is still there under its mark: nothing, if it has expired. No two permits share a
+mark, because renewing one that has ended would renew the other. Of several at the same tick, each later one is noted
+a tick later.
 
 Worked example, 2 concurrent, lease 10 s: A goes at 0, B at 1; A renews at 6 and vanishes, B vanishes at once. C
 asks at 7 and hears "nothing exact; 11 at the latest", for B's lease is over then, and A's at 16.
@@ -65,7 +65,7 @@ class ConcurrencyLedger(Ledger):
         return self.rule
 
     def advance(self, now: int) -> None:
-        """Let time act: what nobody renewed comes back. Nothing observable changes."""
+        """Let time act: what was not renewed comes back. Nothing observable changes."""
         leases = self.leases
         if leases is not None and self.lease > 0:
             while leases.first <= now - self.lease:

@@ -1,7 +1,7 @@
 """What every limit can be asked: the contract between the algorithms and everything above them.
 
 The naive contract is one method, "may I?", that looks and takes in one go. It is enough until two limits must
-agree (all or none), until somebody wants to look without taking, or until a waiter must know *when*. So a
+agree (all or none), until a caller looks without taking, or until a waiter must know *when*. So a
 ledger splits the question in two, and everything else follows:
 
     wait(now, cost)   how long until `cost` could be taken: 0 means now; changes nothing that can be observed
@@ -15,13 +15,13 @@ Peek is `wait` alone. Try is `wait`, and `take` if it was 0. All or none is `wai
 Waiting is sleeping for what `wait` said and asking again. A reservation is `take` at a time in the future, for
 ledgers whose rule `promises`.
 
-`wait` is exact (one tick earlier is refused, at the time it is granted) unless permits are out: then
-nobody knows when they come back, `wait` is the least it can be, and `sure` says when it will be granted even if
-nobody hands anything back; FOREVER if only a hand-back helps.
+`wait` is exact (one tick earlier is refused, at the time it is granted) unless permits are out. The time at which they
+come back is unknown: `wait` is then the least it can be, and `latest_wait` says when the request is granted even if
+nothing is handed back; FOREVER if only a hand-back helps.
 
-What was taken may end in four ways. `complete` (it happened, and is over), `cancel` (it never happened),
-`abandon` (nobody knows), `settle` (it cost something else). One law holds for every kind: *cancel never mints;
-it restores exactly when nothing came after.*
+What was taken may end in four ways. `complete` (it happened, and is over), `cancel` (it never happened), `abandon`
+(the outcome is unknown), `settle` (it cost something else). One law holds for every kind: *cancel never mints; it
+restores exactly when nothing came after.*
 
 Times are integer ticks of one clock that never runs backward; `walled` rules count theirs from the Unix epoch.
 A tick is a nanosecond here, and whatever its clock can tell in a shared ledger: the algorithms know nothing of
@@ -144,7 +144,7 @@ class Ledger:
         """It happened and is over."""
 
     def abandon(self, now: int, cost: int, mark: int) -> None:
-        """Nobody knows whether it happened."""
+        """Whether it happened is unknown."""
 
     def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
         """It never happened; `tally` is what the ledger's was at the grant."""
@@ -173,7 +173,7 @@ class Ledger:
         return self.reset_after(now) == 0
 
     def exhaust(self, now: int) -> None:
-        """Count everything as just used: nobody knows what was sent before this moment."""
+        """Count everything as just used: what was sent before this moment is unknown."""
 
     def reconfigure(self, rule: Rule, now: int) -> None:
         """Go on under another rule of the same kind, without forgetting what was taken."""
@@ -182,6 +182,10 @@ class Ledger:
     def copy(self) -> Ledger:
         """The same state, to try something out on."""
         raise NotImplementedError
+
+    def mend(self, now: int) -> None:
+        """Be consistent again after an exception came in the middle of `wait` or `take`, which only happens to
+        interpreted code; what the call had taken may stay taken, as if it had been abandoned."""
 
     def state(self) -> tuple[int, ...]:
         """The state as plain numbers: equal states behave equally."""

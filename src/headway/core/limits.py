@@ -68,7 +68,7 @@ class Limit(ABC):
 
     @abstractmethod
     def share(self, part: float) -> Limit:
-        """So much of it, rounded down but never to nothing: for who has to do without the others.
+        """So much of it, rounded down but never to nothing: for a process that has to do without the others.
 
         >>> Window(100, per=60).share(0.25), Bucket("10/s", burst=3).share(0.5), Spacing(6).share(0.1)
         (Window(25, per=60), Bucket('5/s', burst=1), Spacing(60))

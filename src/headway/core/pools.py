@@ -3,13 +3,13 @@
 A load generator shall start 1000 operations a second, for hours. The naive way sleeps a millisecond after each: the
 sleeps are late, the operations take time, and it does 850. The next one keeps a timetable and, when it is late, starts
 everything that is due at once: after a pause of a minute that is a flood of 60,000. What is wanted lies between: what
-was missed is not forgotten, it is made up at a bounded rate, and meanwhile somebody can say how much it is.
+was missed is not forgotten, it is made up at a bounded rate, and meanwhile its amount is known.
 
 So time itself is the currency. One token is one nanosecond; an operation at rate r costs 1e9 / r of them. As time
 passes tokens are minted, and they lie in one of three pools:
 
       time --> active   up to max(1 ms, 2 operations): what may start now
-          \\-> waiting  unbounded: time that nobody claimed, so how far behind schedule the work is
+          \\-> waiting  unbounded: unclaimed time, so how far behind schedule the work is
                   |
                   v     only ratio - 1 of the time that passes
                burst    up to active * (ratio - 1): what may start now, on top
@@ -37,19 +37,20 @@ first one too many, and what it overpaid (`credit`, in units of 1/parts) is the 
 successors of the original cut it off, and below some rate nothing ever reaches their burst pool. All products fit 63
 bits, because the large factor is divided first.
 
-**Waiting is paying ahead.** Who finds too little takes it nevertheless, and `pool` (active and burst are one number:
-what is above `active_size` is burst) goes below 0. The caller's *turn* comes when time has filled it up to 0 again. In
-debt all time goes into the pool and nothing into waiting, so with a debt d that moment is known to the nanosecond:
+**Waiting is paying ahead.** A caller that finds too little takes it nevertheless, and `pool` (active and burst are
+one number: what is above `active_size` is burst) goes below 0. The caller's *turn* comes when time has filled it up
+to 0 again. In debt all time goes into the pool and nothing into waiting, so with a debt d that moment is known to the
+nanosecond:
 
     t + min(floor((carry + t * extra) / per), waiting) >= d        where ratio - 1 = extra / per
 
 Newcomers owe more and come later: first come, first served, and one sleep for each. An amount that no pool could hold
 is no special case: it is paid in parts, as time passes. What is promised counts as consumed when its time has come.
 
-**Who gives up** before its turn gives its tokens back, and those behind move up: all turns that have not come are
-undone and taken again, in order. The same happens when the pace changes. Giving up again and again, among thousands,
-must not be quadratic: what is given back from the middle of the line is only `held`, and whoever comes next does the
-moving, once. A turn that came and was not used is unclaimed time, so it goes to waiting.
+**Giving up.** A caller that gives up before its turn gives its tokens back, and the waiters behind it move up: all
+turns that have not come are undone and taken again, in order. The same happens when the pace changes. Giving up again
+and again, among thousands, must not be quadratic. So what is given back from the middle of the queue is only `held`,
+and the next call does the moving, once. A turn that came and was not used is unclaimed time, so it goes to waiting.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Turn:
 
 
 class Pools:
-    """The three pools, and the line of those who paid ahead.
+    """The three pools, and the queue of callers that have paid ahead.
 
     >>> pools = Pools(PoolRule(Fraction(10**7), Fraction(11, 10)), 0)
     >>> for now in (1_000_000, 1_000_100, 1_000_110):
@@ -288,10 +289,10 @@ class Pools:
             time += (rest + both - 1) // both
         return time if time > debt - self.waiting else debt - self.waiting
 
-    # -- the line of those who wait
+    # -- the queue of waiters
 
     def join(self, turn: Turn, now: int) -> bool:
-        """Put `turn` in line; False, and nothing has changed, if the line reaches further than 36 years."""
+        """Queue `turn`; False, and nothing has changed, if the queue reaches further than 36 years."""
         self.fill(now)
         if self.held:
             self.settle()
@@ -307,7 +308,7 @@ class Pools:
         self.turns.pop(turn, None)
 
     def cancel(self, turn: Turn, now: int) -> Turn | None:
-        """It will not start. Returns who is to look again, because something is held for those behind."""
+        """It will not start. Returns the turn whose waiter must look again, as something is held for those behind."""
         self.fill(now)
         last = next(reversed(self.turns)) is turn
         del self.turns[turn]
@@ -330,7 +331,7 @@ class Pools:
         return next(reversed(self.turns))
 
     def settle(self) -> None:
-        """Give out what is held: everybody whose turn has not come moves up."""
+        """Give out what is held: every turn that has not come moves up."""
         self.unwind()
         self.clip()
         self.rewind()
@@ -357,7 +358,7 @@ class Pools:
                 turn.moved = turn.due < before
 
     def clip(self) -> None:
-        """What the pools cannot hold is time that nobody claimed."""
+        """What the pools cannot hold is unclaimed time."""
         if self.pool > self.rule.full:
             self.waiting += self.pool - self.rule.full
             self.pool = self.rule.full
@@ -389,7 +390,7 @@ class Pools:
         self.rewind()
 
     def restart(self, now: int) -> None:
-        """Begin anew: nothing minted, nothing owed but to those who wait."""
+        """Begin anew: nothing minted, nothing owed but to waiters."""
         self.fill(now)
         self.unwind()
         self.clear(now if now > self.at else self.at)

@@ -11,6 +11,7 @@ from headway.core.fixed_window import FixedWindowRule
 from headway.core.ledger import Rule, ticks
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.spacing import SpacingRule
+from headway.core.unlimited import Unlimited, UnlimitedRule
 from headway.core.window import WindowRule
 from headway.errors import InvalidLimit
 
@@ -25,7 +26,7 @@ def rules_of(
 
     >>> [rule.capacity for rule in rules_of(Window(5, per=1), 1, 250)]
     [5]
-    >>> [rule.gap for rule in rules_of(Window(5, per="1500ns"), 1000, 1000, tick_ns=1000)]
+    >>> [rule.gap for rule in rules_of(Window(5, per="1500ns", remote=False), 1000, 1000, tick_ns=1000)]
     [2]
     """
     match limit:
@@ -39,6 +40,8 @@ def rules_of(
             return (FixedWindowRule(limit, tick_ns),)
         case Concurrency():
             return (ConcurrencyRule(limit, tick_ns, lease_ns),)
+        case Unlimited():
+            return (UnlimitedRule(),)
         case AllOf():
             parts = [rules_of(part, resolution_ns, drift_ppm, tick_ns, lease_ns) for part in limit.limits]
             return tuple(rule for rules in parts for rule in rules)
@@ -63,7 +66,7 @@ _RULES: dict[str, type[Rule]] = {
 
 
 def rule_from_record(kind: str, capacity: int, own: tuple[int, ...], tick_ns: int) -> Rule:
-    """The rule that was written down as these numbers, by somebody else or long ago.
+    """The rule that was written down as these numbers, by another process or long ago.
 
         window         gap, grid, transit, out_grid, which permits are out (`window.OUT_IF_ENTERED`), bare_gap
         bucket         whole, part, parts, room, room_part

@@ -149,10 +149,17 @@ class Runs:
         places = SMALLEST
         while places < len(live):
             places *= 2
-        self.cells = array("q", live + (0,) * (2 * places - len(live)))
+        size = len(live) // 2
+        # All at once, without a call in between: see `headway.interrupts`.
+        self.cells = array("q", live + (0,) * (2 * places - 2 * size))
         self.head = 0
-        self.size = len(live) // 2
+        self.size = size
         self.mask = places - 1
+
+    def mend(self) -> None:
+        """Reckon the sum and the ends anew, after an exception came in the middle of a change."""
+        self.total = sum(self.pairs()[1::2])
+        self.trim()
 
     def copy(self) -> Runs:
         twin = Runs()

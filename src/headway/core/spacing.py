@@ -1,7 +1,7 @@
 """One at a time, never closer than an interval, and slots that can be reserved ahead.
 
-The naive spacer remembers the last call and refuses whoever comes within the interval. The refused ask again
-and again, and who asks at the lucky moment wins. Remember instead the last slot that was *given away*, which
+The naive spacer remembers the last call and refuses every call within the interval. Refused callers ask again
+and again, and the one that asks at the lucky moment wins. Remember instead the last slot that was *given away*, which
 may lie in the future: the next caller gets the slot after it, and knows at once how long to sleep. One
 register, `last`, is nearly all the state there is:
 
@@ -11,15 +11,14 @@ register, `last`, is nearly all the state there is:
 
 (The floor instead of the ceiling lets one too many in: at last - now = 0.5 step one slot is taken, not none.)
 
-Sleepers wake late. Two holders with slots 6 s apart are only 5.9 s apart if the first is 0.1 s late and the
-second is not. So what counts is the *use*: `used` is the time of the last one, and who comes within an interval
-of it waits the little that is missing. A holder later than `expire_after` past its slot may meet the one behind
-it, so `step = interval + expire_after` keeps that much between slots. In memory `expire_after` is 0: who waits
-in line takes its slot when it wakes. `strict=False` steps by the interval, lets late holders go at once and so
-promises the average only.
+Sleepers wake late. Two holders with slots 6 s apart are only 5.9 s apart if the first is 0.1 s late and the second is
+not. So what counts is the *use*: `used` is the time of the last one, and a holder that comes within an interval of it
+waits the little that is missing. A holder later than `expire_after` past its slot may meet the one behind it, so
+`step = interval + expire_after` keeps that much between slots. In memory `expire_after` is 0: a waiter takes its slot
+when it wakes. `strict=False` steps by the interval, lets late holders go at once and so promises the average only.
 
-The clients of a shared ledger measure each its own round trip, so each has its own allowance for being late. It
-is the holder of the *last* slot who may be late, not the one who asks. So the ledger notes in `slack` the
+The clients of a shared ledger measure each its own round trip, so each has its own allowance for being late. The
+holder of the *last* slot may be late, not the caller that asks. So the ledger notes in `slack` the
 allowance under which the last slot was given, and the next free one is `last + slack + interval`: with equal
 allowances that is `last + step`.
 
@@ -29,7 +28,7 @@ Worked example, 1 every 6 s: a call at 3 goes (last = 3), one at 10 goes (last =
 A cancelled slot is given back when it is the last one; `tally` holds what `last` was before it, and `before` what
 `slack` was. If the slot was used, that use is forgotten too (`used_by` is the slot of the last use): the use before
 it was an interval earlier, and holds nothing up any more. Of the slots before that one only the largest allowance is
-known, `older`: who cancels several from the end, given under several allowances, may leave the next slot later than
+known, `older`: cancelling several from the end, given under several allowances, may leave the next slot later than
 need be, and never earlier.
 """
 
@@ -60,7 +59,7 @@ class SpacingRule(Rule):
         Rule.__init__(self, limit, tick_ns, promises=True, spaced=True)
         self.interval, self.step, self.max_reserved = own
         self.allowance = self.step - self.interval
-        # Without an allowance nobody can tell; it matters only to who reports uses.
+        # Without an allowance the numbers do not say; it matters only where uses are reported.
         self.strict = True
 
     def open(self) -> Ledger:
@@ -156,14 +155,14 @@ class SpacingLedger(Ledger):
             self.widen()
 
     def widen(self) -> None:
-        """The last slot moved without being given to anybody: who had it before may be as late as he was told."""
+        """The last slot moved without being granted: its former holder may be as late as it was told."""
         if self.slack < self.rule.allowance:
             self.slack = self.rule.allowance
 
     def reconfigure(self, rule: Rule, now: int) -> None:
         self.rule = rule  # type: ignore[assignment]
         if self.next() <= now:
-            self.older = self.before  # nobody is late any more: what was allowed to the older ones is over
+            self.older = self.before  # no holder is late any more: what was allowed to the older ones is over
 
     def copy(self) -> Ledger:
         twin = SpacingLedger(self.rule)

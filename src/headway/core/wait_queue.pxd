@@ -6,7 +6,7 @@ from headway.core.ledger cimport Ledger, Rule
 cdef class Ticket:
     cdef readonly tuple keys, costs
     cdef public long long number, since, slot
-    cdef public object waker, ready
+    cdef public object waker, ready, owner
     cdef public bint granted
     cdef readonly bint held
     cdef public list queues, marks
@@ -27,6 +27,7 @@ cdef class WaitQueue:
     cpdef join(self, Ticket ticket)
 
     cpdef leave(self, Ticket ticket)
+    cpdef mend(self)
 
     @cython.locals(start=cython.longlong, rule=Rule)
     cpdef long long forecast(self, Ledger ledger, long long since, long long now, long long cost)

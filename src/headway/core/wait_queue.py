@@ -1,22 +1,21 @@
-"""Who is served first: those who came first.
+"""Waiting: first come, first served.
 
-The naive way to wait is to sleep and try again. Whoever happens to try at the right moment wins; heavy
+The naive way to wait is to sleep and try again. The waiter that happens to try at the right moment wins; heavy
 requests, which need a moment in which much is free, never do. The other naive way, a heap by cost, starves them
 by design.
 
-A line is a queue of tickets, numbered as they come. Only the *head* may take, whatever it costs, and while
-there is a line newcomers go to its end, also those who only wanted to try. The head sleeps until its permit is
-due, takes it *itself*, and calls the next. So a ticket that is cancelled between being called and waking has
-taken nothing: it leaves the line, and the one behind it is called instead. Nothing is handed over that could
-get lost on the way.
+A wait queue holds tickets, numbered as they come. Only the *head* may take, whatever it costs. While there is a queue,
+new requests go to its end; a request that does not wait is denied. The head sleeps until its permit is due, takes it
+*itself*, and wakes the next. So a ticket that is cancelled between being woken and taking has taken nothing: it leaves
+the queue, and the next one is woken instead. Nothing is handed over that could get lost on the way.
 
-A ticket may need several ledgers (a limit per host under a limit for all). It stands only in the lines of those
-that hold it up, at the place of its number, not at the end: who waits for its host does not block the others,
-and is still the first when its host is ready. Nothing is taken while waiting, so there is no deadlock.
+A ticket may need several ledgers (a limit per host under a limit for all). It joins only the queues of the ledgers that
+hold it up, at the place of its number and not at the end. So a ticket that waits for its host does not block the
+others, and is still the first when its host is ready. Nothing is taken while waiting, so there is no deadlock.
 
-`plan` is the ledger as it will be when everybody in line has been served, and `plan_at` when that is; with it a
-newcomer learns its time without asking everybody ahead. It is thrown away whenever somebody leaves out of turn, and
-when the ledger turns out to be behind it: who is told a time that is not its own wakes twice.
+`plan` is the ledger as it will be when the whole queue has been served, and `plan_at` when that is. With it a new
+ticket learns its time without asking every ticket ahead. The plan is thrown away when a ticket leaves out of turn, and
+when the ledger turns out to be behind it: a waiter with a wrong time wakes twice.
 """
 
 from __future__ import annotations
@@ -34,11 +33,18 @@ class Waker(Protocol):
     def wake(self) -> None: ...
 
     def alive(self) -> bool:
-        """Whether anybody can still hear it: an event loop may be closed with waiters in it."""
+        """Whether the waiter can still be woken: an event loop may be closed with waiters in it."""
+
+
+class Owner(Protocol):
+    """What a ticket asks of the limiter that made it."""
+
+    @property
+    def _closed(self) -> bool: ...
 
 
 class Ticket:
-    """A place in line: what is wanted, and how to wake who wants it."""
+    """A place in a wait queue: what is wanted, and how to wake the waiter."""
 
     __slots__ = (
         "costs",
@@ -47,6 +53,7 @@ class Ticket:
         "keys",
         "marks",
         "number",
+        "owner",
         "queues",
         "ready",
         "since",
@@ -54,20 +61,28 @@ class Ticket:
         "waker",
     )
 
-    def __init__(self, keys: tuple[str | None, ...], costs: tuple[int, ...], held: bool = False) -> None:
+    def __init__(
+        self,
+        keys: tuple[str | None, ...],
+        costs: tuple[int, ...],
+        held: bool = False,
+        owner: Owner | None = None,
+    ) -> None:
         self.keys = keys
         self.costs = costs
         # Whether it is for a call that is bracketed.
         self.held = held
+        # The limiter that wants it, of several that share the ledgers; it may be closed meanwhile.
+        self.owner = owner
         self.number = 0
         self.since = 0
         self.waker: Waker | None = None
         self.queues: list[WaitQueue] = []
         self.granted = False
         self.marks: list[tuple[Ledger, int, int]] = []
-        # When to ask again: a time, or None for when the bell rings.
+        # When to ask again: a time, or None for when the waker is called.
         self.ready: int | None = None
-        # The time it was promised, where somebody reserved behind it; 0: none.
+        # The time it was promised, where a later request has reserved; 0: none.
         self.slot = 0
 
 
@@ -112,9 +127,10 @@ class WaitQueue:
         number = ticket.number
         if number in self.tickets:
             return
+        # First, so that a ticket whose joining is interrupted is found in whatever it may have reached.
+        ticket.queues.append(self)
         self.tickets[number] = ticket
         self.held += ticket.held
-        ticket.queues.append(self)
         if self.first is None or self.first.number > number:
             self.first = ticket
         if number > self.last:
@@ -125,16 +141,24 @@ class WaitQueue:
             self.plan = None
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up one's place; the plan holds only if it was the head who left, with what it wanted."""
+        """Give up a place. The plan holds only if the head left, with what it wanted."""
         if not ticket.granted or self.first is not ticket:
             self.plan = None
-        del self.tickets[ticket.number]
-        self.held -= ticket.held
+        if self.tickets.pop(ticket.number, None) is not None:
+            self.held -= ticket.held
         if self.first is ticket:
             self.first = next(iter(self.tickets.values()), None)
+        if self in ticket.queues:
+            ticket.queues.remove(self)
+
+    def mend(self) -> None:
+        """Be consistent again, after an exception came between two lines of `join` or `leave`."""
+        self.first = next(iter(self.tickets.values()), None)
+        self.held = sum([ticket.held for ticket in self.tickets.values()])
+        self.plan = None
 
     def forecast(self, ledger: Ledger, since: int, now: int, cost: int) -> int:
-        """Nanoseconds until `cost` is granted behind everybody in line; a lower bound while permits are out.
+        """Nanoseconds until `cost` is granted behind the whole queue; a lower bound while permits are out.
 
         The head may take what is due from `since` on, which is before `now` if it is late.
         """
@@ -153,7 +177,7 @@ class WaitQueue:
     def extend_plan(self, ticket: Ticket) -> None:
         """Add one more to the plan, if there is one."""
         if self.plan is not None:
-            # Nobody is served before it came. (Tickets tell the time by another clock than walled ledgers.)
+            # No ticket is served before it came. (Tickets and ledgers on the wall clock tell the time by other clocks.)
             if ticket.since > self.plan_at and not self.plan.get_rule().uses_wall_clock:
                 self.plan_at = ticket.since
             cost = ticket.costs[self.index]

@@ -13,10 +13,10 @@ cdef class WindowRule(Rule):
 
 cdef class WindowLedger(Ledger):
     cdef readonly WindowRule rule
-    cdef readonly long long enterable, free
+    cdef readonly long long enterable, free, lost
     cdef readonly Runs cooling, out
 
-    @cython.locals(out=Runs, cooling=Runs, due=cython.longlong)
+    @cython.locals(out=Runs, cooling=Runs, due=cython.longlong, count=cython.longlong)
     cdef void advance(self, long long now) noexcept
 
     @cython.locals(cooling=Runs)

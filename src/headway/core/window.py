@@ -2,11 +2,11 @@
 
 The naive window counts per calendar second or minute and starts again at zero: 2n fit around its edge. The next
 idea remembers when each of the last n calls was *sent* and allows another when the oldest is w old. That is
-exact for a limit of our own. It is not when somebody else counts: a call sent at 0 may be noted there at 0.9,
+exact for a limit of our own. It is not when a remote counts: a call sent at 0 may be noted there at 0.9,
 one sent at 1.0 may be noted at 1.0, and the remote saw two within a tenth of a second.
 
 So turn calls into currency. n permits exist from the start, and never more. A call checks one out; while it is
-out, nobody else has it, so it cannot matter when the remote notes the call. When the answer is there the call
+out, no other call has it, so it cannot matter when the remote notes the call. When the answer is there the call
 has certainly been noted, and the permit *cools*: it is usable again at completion + gap, where the gap
 (`headway.core.remote`) is w as it looks through their clock and ours. A permit is thus in one of three places,
 and the sum is always n:
@@ -22,14 +22,14 @@ and the sum is always n:
     complete  out  -> cooling        usable at now + gap
     cancel    out  -> free           it was usable when it was taken, and nothing happened since
     abandon   out stays out          until granted + transit: by then the remote has noted it or never will. A
-                                     permit that nobody ended counts as completed at that moment, abandoned or
+                                     permit without an end counts as completed at that moment, abandoned or
                                      not: an answer that takes 30 s does not hold its permit for 30 s
 
 Which of the two a permit is depends on the limit. With a `Remote` every permit is out until it ends. With
 `remote=False` none is: the limit is our own, and the decision is what counts. With `remote=None`, the default, it
-depends on the use. A permit that is *entered* (`with`, `hold`, `throttle`) brackets a call to somebody who counts, and
-its end is known: it is out, and cools for the gap of `Remote()`. A bare `acquire` has no end, and is recorded at the
-decision. One that is entered later is moved (`enter`). If it has cooled by then, its permit may be in use again:
+depends on the use. A permit that is *entered* (`with`, `hold`, `throttle`) brackets a call to a remote that counts,
+and its end is known: it is out, and cools for the gap of `Remote()`. A bare `acquire` has no end, and is recorded at
+the decision. One that is entered later is moved (`enter`). If it has cooled by then, its permit may be in use again:
 then it is owed, which costs the next one a wait and mints nothing.
 
 Two gaps in one ledger: a bare permit may cool before one that completed earlier. So where both kinds are there, runs
@@ -38,11 +38,16 @@ for later, and cools far ahead; while others are out that may come back before i
 promised there while a bare permit cools that may still be entered (`enterable`): it would be out then, and the promise
 too early.
 
+An abandoned permit does not come back before its transit is over: `lost` counts those among the permits that are out.
+So while only abandoned permits are missing, the time is known. Nothing says whether a permit that leaves `out` because
+its transit is over was abandoned. It is taken for one that was: so `lost` is never too high, and `wait` stays a lower
+bound.
+
 Worked example: "2/s", remote, gap 1.02 s. Two calls go at 0, answers at 0.1 and 0.3. The permits are usable at
 1.12 and 1.32; a third caller at 0.2 hears "1.12, exactly", since one of the two is cooling already. Had it
 asked at 0.05, both were out: "at least 1.02 s from now", and nothing exact.
 
-`free` may fall below zero: who settles for more than was taken has used permits that were not there. They cool
+`free` may fall below zero: a caller that settles for more than it took has used permits that were not there. They cool
 like all others, and the next grant has to wait until free is positive again. That is all there is to debt.
 
 Under another rule (`reconfigure`) what cools is moved by the difference of the gaps; `tally` is the sum of all moves,
@@ -113,7 +118,7 @@ class WindowRule(Rule):
 
 
 class WindowLedger(Ledger):
-    __slots__ = ("cooling", "enterable", "free", "out", "rule")
+    __slots__ = ("cooling", "enterable", "free", "lost", "out", "rule")
 
     def __init__(self, rule: WindowRule) -> None:
         self.tally = 0
@@ -124,6 +129,8 @@ class WindowLedger(Ledger):
         self.cooling = Runs()
         # Where it depends on the use it is made with the first permit that is out: most ledgers never have one.
         self.out: Runs | None = Runs() if rule.held else None
+        # How many of those that are out were abandoned, at least.
+        self.lost = 0
 
     def get_rule(self) -> Rule:
         return self.rule
@@ -134,7 +141,9 @@ class WindowLedger(Ledger):
         if out is not None:
             while out.first <= now - self.rule.transit:
                 due = out.first + self.rule.transit
-                self.cool(due + self.rule.gap, out.pop())
+                count = out.pop()
+                self.lost = self.lost - count if self.lost > count else 0
+                self.cool(due + self.rule.gap, count)
         cooling = self.cooling
         while cooling.first <= now:
             self.free += cooling.pop()
@@ -170,7 +179,14 @@ class WindowLedger(Ledger):
         if cost > self.rule.capacity:
             return FOREVER
         # The missing ones are out. At best they complete this instant; what cools already is free before them.
-        return least
+        if self.lost == 0:
+            return least
+        # As many as these must sit out their transit; at best it is those that were granted first.
+        need -= self.cooling.total + self.out.total - self.lost  # type: ignore[union-attr] # some are out
+        if need <= 0:
+            return least
+        due = self.out.time_of(need) + self.rule.transit  # type: ignore[union-attr]
+        return max(least, self.on_grid(due + self.rule.gap) - now)
 
     def latest_wait(self, now: int, cost: int) -> int:
         self.advance(now)
@@ -200,7 +216,9 @@ class WindowLedger(Ledger):
         self.advance(now)
         need = cost - self.free
         if need > self.cooling.total:
-            return False
+            # Of permits that were abandoned the time is known, unless others cool that were promised for later.
+            known = self.rule.held and self.lost > 0 and self.lost == self.out.total  # type: ignore[union-attr]
+            return known and cost <= self.rule.capacity
         return need <= 0 or not self.some_out() or self.cooling.time_of(need) - now <= self.rule.gap
 
     def take(self, at: int, cost: int) -> int:
@@ -209,7 +227,7 @@ class WindowLedger(Ledger):
         self.free -= cost
         usable = self.cool(at + self.rule.bare_gap, cost)
         if self.rule.bracketed:
-            # Nobody enters it after its transit: there is a deadline before that.
+            # No holder enters it after its transit: there is a deadline before that.
             until = min(usable, at + self.rule.transit)
             if self.enterable < until:
                 self.enterable = until
@@ -253,7 +271,10 @@ class WindowLedger(Ledger):
                 self.cool(now + self.rule.gap, found)
 
     def abandon(self, now: int, cost: int, mark: int) -> None:
-        pass  # it stays out until its transit is over
+        # It stays out until its transit is over.
+        self.advance(now)
+        if self.out is not None and mark >= self.out.first:
+            self.lost = min(self.lost + cost, self.out.total)
 
     def cancel(self, now: int, cost: int, mark: int, tally: int) -> None:
         self.advance(now)
@@ -319,6 +340,7 @@ class WindowLedger(Ledger):
         elif self.out is not None and not self.rule.bracketed:
             count = self.out.total
             self.out = None
+            self.lost = 0
             if count > 0:
                 self.cool(now + self.rule.gap, count)
 
@@ -329,17 +351,31 @@ class WindowLedger(Ledger):
         twin.out = None if self.out is None else self.out.copy()
         twin.tally = self.tally
         twin.enterable = self.enterable
+        twin.lost = self.lost
         return twin
+
+    def mend(self, now: int) -> None:
+        # The sum is always n: what was on its way from one place to another cools as if it had completed now.
+        self.cooling.mend()
+        missing = self.rule.capacity - self.free - self.cooling.total
+        if self.out is not None:
+            self.out.mend()
+            missing -= self.out.total
+            self.lost = min(self.lost, self.out.total)
+        if missing > 0:
+            self.cool(now + self.rule.gap, missing)
+        else:
+            self.free += missing
 
     def state(self) -> tuple[int, ...]:
         out = () if self.out is None else self.out.pairs()
-        return (self.free, self.enterable, *self.cooling.pairs(), -1, *out)
+        return (self.free, self.enterable, self.lost, *self.cooling.pairs(), -1, *out)
 
     def restore(self, state: tuple[int, ...], tally: int) -> None:
-        end = state.index(-1, 2)
-        self.free, self.enterable = state[:2]
+        end = state.index(-1, 3)
+        self.free, self.enterable, self.lost = state[:3]
         self.tally = tally
-        for i in range(2, end, 2):
+        for i in range(3, end, 2):
             self.cooling.add(state[i], state[i + 1])
         for i in range(end + 1, len(state), 2):
             self.some_room().add(state[i], state[i + 1])

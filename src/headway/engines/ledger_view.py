@@ -149,7 +149,7 @@ def order(address: Address) -> tuple[str, str, str]:
 def matches(address: Address, wanted: str | None) -> bool:
     """Whether the pattern or part of a name, `wanted`, fits this address.
 
-    >>> found = read_key(b"headway:{api:alice}")
+    >>> found = Address(b"headway:{api:alice}", b"headway:{api:alice}", "api", "alice", None)
     >>> matches(found, "api*"), matches(found, "lic"), matches(found, "bob")
     (True, True, False)
     """

@@ -94,11 +94,13 @@ def is_client(thing: Any) -> bool:
 
 def open_scanner(uri: str, timeout: float) -> Any:
     """A reader of all ledgers that an engine keeps, for `headway top` and `headway inspect`."""
-    check_engine(uri)
-    if is_local(uri):
+    if uri.startswith("memory:"):
         raise InvalidArgument(
-            "engine", uri, "a shared one: ledgers in memory are seen by their process alone"
+            "engine", public(uri), "a shared one: ledgers in memory are seen by their process alone"
         )
+    if scheme_of(uri) is None:
+        raise InvalidArgument("engine", public(uri), f"one of {SHARED}")
+    check_engine(uri)
     return _package(SCHEMES[uri.partition("://")[0]], public(uri)).open_scanner(uri, timeout)
 
 

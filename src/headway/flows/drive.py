@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from headway.clock import wake
+from headway.diagnostics import warn_blocking
 from headway.errors import UnsupportedAsync
 from headway.flows.local import Decide, Flow, Park
 
@@ -105,7 +106,7 @@ def run(flow: Flow, store: MemoryStore, ticket: Ticket) -> None:
     try:
         ticket.waker = waker = ThreadWaker()
         if in_context() and running_loop() is not None:
-            store.warn_blocking()
+            warn_blocking(store)
         for effect in flow:
             if type(effect) is Decide:
                 store.decide(ticket, True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headway.core.unlimited import Unlimited
 from headway.errors import InvalidArgument
 from headway.limiter.limit_input import Limits, limits_of
 from headway.status import LimiterStats
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from headway.limiter.limiter import Limiter
     from headway.limiter.request_input import Cost, Key
     from headway.limiter.shared_options import SharedOptions
-
-EVERYTHING = "1000000000000/s burst 1000000000000"
-"""A limit that no caller reaches."""
 
 
 class Fallback:
@@ -38,13 +36,23 @@ class Fallback:
         # Its events carry the limiter's name. That every process has a fallback of its own is no surprise here.
         tell = on_event and (lambda event: on_event(replace(event, limiter=name)))
         if options.on_engine_error == "open":
-            everything = dict.fromkeys(limits, EVERYTHING)
+            everything = dict.fromkeys(limits, Unlimited())
             self._limiter = Limiter(everything.get("", everything), on_event=tell, clock=clock)
         elif options.on_engine_error == "local":
             own = None if options.overrides is None else self._share_of_key
             self._limiter = Limiter(self._share(limits), overrides=own, on_event=tell, clock=clock)
         if self._limiter is not None:
             self._limiter._stand_in_for(name)
+
+    @classmethod
+    def exempt(cls, options: SharedOptions) -> Fallback:
+        """For keys that are exempt: they need no engine."""
+        return cls(replace(options, on_engine_error="open", overrides=None), {"": Unlimited()})
+
+    def for_exempt(self) -> Limiter:
+        """The limiter of exempt keys."""
+        assert self._limiter is not None
+        return self._limiter
 
     def limiter_for(self, error: EngineUnavailable, key: Key, cost: Cost) -> Limiter:
         """The limiter to ask; raises the engine's error where there is none, or where the share is too small."""

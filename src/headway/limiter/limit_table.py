@@ -12,10 +12,14 @@ from typing import Any
 
 from headway.core.ledger import Rule
 from headway.core.limits import Limit
+from headway.core.unlimited import UnlimitedRule
 from headway.errors import InvalidArgument, LimitMismatch
 from headway.limiter.limit_input import Limits
 
-Overrides = Mapping[str, Limits] | Callable[[str], Limits | None]
+Overrides = Mapping[str, Limits | None] | Callable[[str], Limits | None]
+"""Limits of single keys. None in a mapping: the key is exempt. None from a function: the key has the limiter's own."""
+
+EXEMPT = UnlimitedRule()
 
 MOST_CACHED = 10_000
 """Limits whose rules are remembered: a function that makes a new limit for each key must not fill the memory."""
@@ -76,10 +80,28 @@ class LimitTable:
         """A function from keys to the rules that overrides give them, or None if there are no overrides."""
         return None if self._overrides is None else lambda key: self._override(index, key)
 
+    def choosers(self) -> list[Callable[[str], Rule | None] | None]:
+        """The chooser of every rule."""
+        return [self.chooser(index) for index in range(len(self.rules))]
+
+    def is_exempt(self, key: object) -> bool:
+        """Whether the overrides name this key with None."""
+        overrides = self._overrides
+        if not isinstance(overrides, Mapping) or not isinstance(key, str):
+            return False
+        return key in overrides and overrides[key] is None
+
+    @property
+    def exempts(self) -> bool:
+        """Whether any key is exempt."""
+        return isinstance(self._overrides, Mapping) and None in self._overrides.values()
+
     def _override(self, index: int, key: str | None) -> Rule | None:
         overrides = self._overrides
         if overrides is None or key is None:
             return None
+        if self.is_exempt(key):
+            return EXEMPT
         limit = overrides(key) if callable(overrides) else overrides.get(key)
         metric = self.metrics[index]
         if limit is None or (isinstance(limit, Mapping) and metric not in limit):
@@ -107,7 +129,8 @@ class LimitTable:
             for key, own in overrides.items():
                 if type(key) is not str:
                     raise InvalidArgument("overrides", {key: own}, "limits for keys that are a str")
-                self._checked(key, own)
+                if own is not None:
+                    self._checked(key, own)
         elif overrides is not None and not callable(overrides):
             raise InvalidArgument(
                 "overrides", overrides, "a mapping from keys to limits, or a function of the key"

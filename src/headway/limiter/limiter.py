@@ -7,7 +7,7 @@ on a shared engine has a `SharedLimiter`, and every verb is passed on to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -17,13 +17,13 @@ from headway.core.ledger import Rule
 from headway.core.limits import Limit
 from headway.core.rules import rules_of
 from headway.core.wait_queue import Ticket
-from headway.diagnostics import check_health, warn_blocking, warn_forked
 from headway.engines.base import Engine
 from headway.engines.memory import open_store
 from headway.engines.uri import check_engine, is_local, open_engine
-from headway.errors import InvalidArgument, InvalidKey, NotPromised, RateLimited
+from headway.errors import InvalidArgument, InvalidKey, InvalidUse, LimiterClosed, NotPromised, RateLimited
 from headway.events import EventEmitter, LimiterEvent
 from headway.limiter import shared_options
+from headway.limiter.async_call import AsyncCall
 from headway.limiter.hold import Hold
 from headway.limiter.limit_input import Limits, as_remote, check_remote, limits_of
 from headway.limiter.limit_table import LimitTable, Overrides
@@ -34,6 +34,7 @@ from headway.status import LimiterStats, Status, status_of
 
 if TYPE_CHECKING:
     from headway.core.remote import Remote
+    from headway.denied import Denied
     from headway.engines.memory import MemoryStore
     from headway.limiter.permits import Permit
     from headway.outcome import Proof
@@ -52,7 +53,8 @@ class Limiter(LocalLimiter):
     >>> limiter.peek("alice").remaining
     99
 
-    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one. `engine`
+    `limit` is a string, a limit, or a mapping from metrics to them; `overrides` gives single keys another one, or
+    exempts them (None in a mapping; None from a function means the limiter's own limit). `engine`
     says where the ledgers are: in this process, or shared with others (a URI, an `Engine`, or a client of redis-py).
     `remote` says when a `Window` counts. None: whatever brackets a call (`with`, `hold`, `throttle`) counts as the
     remote does, a bare `acquire` at the decision. False: always at the decision. True or a `Remote`: always as the
@@ -133,16 +135,12 @@ class Limiter(LocalLimiter):
         store = open_store(name, clock, start_full=start == "full")
         if not store.keyed_ledgers:
             store.metrics = list(table.metrics)
-            store.configure(table.rules, [table.chooser(i) for i in range(len(table.rules))])
-            store.on_fork = warn_forked
-            store.on_block = warn_blocking
-            store.health = check_health
+            store.configure(table.rules, table.choosers())
+            store.limits = table.limits
         else:
             table.check_same_shape(name, store.metrics, store.rules)
-            store.reconfigure(table.rules)
-            if table.has_overrides:
-                store.choose([table.chooser(i) for i in range(len(table.rules))])
-        store.limits = table.limits
+            store.reconfigure(table.rules, table.limits, table.choosers() if table.has_overrides else None)
+        store.users += 1
         self._table = table
         return store
 
@@ -157,7 +155,7 @@ class Limiter(LocalLimiter):
     def _stand_in_for(self, name: str) -> None:
         """Decide for a limiter whose engine is away: under its name, and without a warning after a fork."""
         self._store.name = name
-        self._store.on_fork = None
+        self._store.counts.first_time("fork")
 
     def _check_cost(self, cost: Any) -> None:
         """Raise for a cost that makes no sense with these metrics."""
@@ -240,10 +238,14 @@ class Limiter(LocalLimiter):
                 raise NotPromised(rule.limit)
             if rule.capacity == 0:
                 raise RateLimited(float("inf"), limit=rule.limit, key=keys[0], reason="never")
-        ticket = Ticket(keys, costs)
-        slot = store.reserve(ticket)
+        ticket = Ticket(keys, costs, owner=self)
+        try:
+            slot = store.reserve(ticket)
+        except BaseException:
+            store.withdraw(ticket)
+            raise
         if slot < 0:
-            store.denied += 1
+            store.counts.denied += 1
             retry_after = store.slot_after(ticket) / 1e9
             raise RateLimited(
                 retry_after,
@@ -257,8 +259,25 @@ class Limiter(LocalLimiter):
             self._listener.emit("granted", key, cost)
         return permit
 
-    async def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Permit:
+    def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Coroutine[Any, Any, Permit | Denied]:
+        """`try_acquire` for a task. Forgetting the `await` is an error: a coroutine would be true.
+
+        >>> import asyncio
+        >>> bool(asyncio.run(Limiter("1/minute").try_acquire_async()))
+        True
+        >>> bool(Limiter("1/minute").try_acquire_async())
+        Traceback (most recent call last):
+        headway.errors.InvalidUse: a coroutine is true, whatever its result will be: write \
+`if await limiter.try_acquire_async():`
+        """
+        call = LocalLimiter.try_acquire_async(self, key, cost=cost)
+        return AsyncCall(call, "if await limiter.try_acquire_async():")
+
+    def reserve_async(self, key: Key = None, *, cost: Cost = 1) -> Coroutine[Any, Any, Permit]:
         """`reserve` for a task."""
+        return AsyncCall(self._reserve_async(key, cost), "async with await limiter.reserve_async():")
+
+    async def _reserve_async(self, key: Key, cost: Cost) -> Permit:
         if self._shared is not None:
             return await self._shared.run_async(self._shared.reserving(key, cost))
         return self.reserve(key, cost=cost)
@@ -271,7 +290,12 @@ class Limiter(LocalLimiter):
         """
         if self._shared is not None:
             return self._shared.run(self._shared.peeking(key, cost))
+        self._check_open()
         return status_of(self._store.snapshot(*self._request(key, cost)), self._store.metrics)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LimiterClosed(self.name)
 
     async def peek_async(self, key: Key = None, *, cost: Cost = 1) -> Status:
         """`peek` for a task."""
@@ -291,7 +315,8 @@ class Limiter(LocalLimiter):
         if self._shared is not None:
             self._shared.run(self._shared.pausing(seconds, key))
             return
-        self._store.pause(key, ns)
+        self._check_open()
+        self._store.pause(None if key is None else str.__str__(key), ns)
         if self._listener is not None:
             self._listener.emit("paused", key, None, ns / 1e9)
 
@@ -319,11 +344,9 @@ class Limiter(LocalLimiter):
         store = self._store
         table = self._table.replace(self._read(limit))
         table.check_same_shape(store.name, store.metrics, store.rules)
+        self._check_open()
+        store.reconfigure(table.rules, table.limits, table.choosers() if table.has_overrides else None)
         self._table = table
-        store.limits = table.limits
-        store.reconfigure(table.rules)
-        if table.has_overrides:
-            store.choose([table.chooser(i) for i in range(len(table.rules))])
 
     async def set_limit_async(self, limit: Limits) -> None:
         """`set_limit` for a task."""
@@ -341,6 +364,7 @@ class Limiter(LocalLimiter):
         if self._shared is not None:
             self._shared.run(self._shared.resetting(key))
             return
+        self._check_open()
         self._store.reset(keys_of(key, self._store.metrics, costs=False))
 
     async def reset_async(self, key: Key = None) -> None:
@@ -349,6 +373,25 @@ class Limiter(LocalLimiter):
             await self._shared.run_async(self._shared.resetting(key))
             return
         self.reset(key)
+
+    def reset_all(self) -> None:
+        """Let every key start anew, and lift every pause. On a shared engine, reset single keys.
+
+        >>> limiter = Limiter("1/minute")
+        >>> _ = limiter.acquire("alice"), limiter.acquire("bob")
+        >>> limiter.reset_all()
+        >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
+        (True, True)
+        """
+        if self._shared is not None:
+            raise InvalidUse(
+                "reset_all() is for memory://: a shared engine does not list its keys", "limiter.reset(key)"
+            )
+        self._store.reset_all()
+
+    async def reset_all_async(self) -> None:
+        """`reset_all` for a task."""
+        self.reset_all()
 
     def stats(self) -> LimiterStats:
         """What was granted, denied and ended so far, and how many keys are remembered.
@@ -360,19 +403,21 @@ class Limiter(LocalLimiter):
         """
         if self._shared is not None:
             return self._shared.stats()
-        store = self._store
+        store, counts = self._store, self._store.counts
         return LimiterStats(
-            granted=store.granted,
-            denied=store.denied,
-            waiting=store.waiting,
-            completed=store.ended - store.abandoned,
-            cancelled=store.cancelled,
-            abandoned=store.abandoned,
+            granted=counts.granted,
+            denied=counts.denied,
+            waiting=len(store.queues.waiters),
+            completed=counts.ended - counts.abandoned,
+            cancelled=counts.cancelled,
+            abandoned=counts.abandoned,
             keys=sum(len(keyed.ledgers) for keyed in store.keyed_ledgers),
         )
 
     def close(self) -> None:
-        """End every wait with `LimiterClosed`, and grant nothing any more.
+        """End every wait of this limiter with `LimiterClosed`, and grant nothing any more.
+
+        In memory, other limiters of the same name go on.
 
         >>> limiter = Limiter("1/minute")
         >>> limiter.close()
@@ -382,8 +427,10 @@ class Limiter(LocalLimiter):
         """
         if self._shared is not None:
             self._shared.close()
-        else:
-            self._store.close()
+        elif not self._closed:
+            self._closed = True
+            self._plain = False
+            self._store.close(self)
 
     async def close_async(self) -> None:
         """`close` for a task."""

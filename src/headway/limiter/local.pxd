@@ -1,18 +1,22 @@
 cimport cython
 from headway.core.ledger cimport Ledger, Rule
 from headway.core.wait_queue cimport Ticket
+from headway.denied cimport Denied, new_denied
 from headway.flows.drive cimport in_context, run, running_loop
 from headway.engines.memory.store cimport MemoryStore
 from cpython.ref cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from headway.limiter.permits cimport Permit, new_permit
+from headway.limiter.permits cimport HeldPermit, Permit, new_permit
 
 
 cdef bint _ATOMIC, _GIL
+cdef int _ABANDON
 cdef Permit REFUSED
+cdef object _ONE
 
 cdef bint refused(Permit permit)
 cdef long long current_task()
+cdef bint _plausible(timeout)
 
 
 cdef inline long long this_thread():
@@ -33,16 +37,22 @@ cdef class LocalLimiter:
     cdef public object _timeout_ns, _max_waiting, _listener, _lock, _shared
     cdef list _outer
     cdef Permit _entered, _spare
-    cdef bint _plain
+    cdef public bint _closed, _plain
 
-    @cython.locals(store=MemoryStore)
     cdef Permit _grant_quickly(self, key, cost, bint bracket)
 
-    @cython.locals(permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong)
-    cdef Permit _try_fast(self, MemoryStore store, key, bint bracket)
+    @cython.locals(store=MemoryStore)
+    cdef _decide_quickly(self, key, cost, bint bracket, bint explain)
 
-    @cython.locals(ticket=Ticket)
-    cdef Permit _try_locked(self, key, cost)
+    @cython.locals(
+        permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong, wait=cython.longlong
+    )
+    cdef _try_fast(self, MemoryStore store, key, bint bracket, bint explain)
+
+    cdef Ticket _ticket(self, key, cost, bint held)
+
+    @cython.locals(store=MemoryStore, ticket=Ticket, permit=Permit)
+    cdef _try_locked(self, key, cost)
 
     @cython.locals(store=MemoryStore, ledger=Ledger, permit=Permit)
     cpdef Permit _permit_for(self, Ticket ticket)
@@ -52,8 +62,8 @@ cdef class LocalLimiter:
 
     cpdef tuple _request(self, key, cost)
 
-    @cython.locals(store=MemoryStore, ticket=Ticket)
-    cdef tuple _queue(self, key, cost, timeout, bint held)
+    @cython.locals(store=MemoryStore)
+    cdef _queue(self, Ticket ticket, key, cost, timeout)
 
     cdef Permit _waited(self, Ticket ticket)
 
@@ -64,5 +74,7 @@ cdef class LocalLimiter:
     @cython.locals(permit=Permit)
     cdef _leave(self, error)
 
-    @cython.locals(permit=Permit, owner=cython.longlong, task=cython.longlong, place=cython.Py_ssize_t)
-    cdef Permit _pop_entered(self)
+    @cython.locals(
+        permit=Permit, owner=cython.longlong, task=cython.longlong, place=cython.Py_ssize_t, entered=list
+    )
+    cdef tuple _without_own(self)

@@ -7,6 +7,11 @@ a call, and a `Window` counts it until the call is over.
 
 This file is compiled, and `Limiter` inherits from it: what is here is what users pay for on every call. The
 rest of the limiter, which is called once or rarely, is plain Python in `headway.limiter`.
+
+A signal handler may raise between any two lines (`headway.interrupts`). What a request was granted is at every moment
+either in its ticket, which is then withdrawn, or in its permit, whose finalizer gives it back, and never in both. There
+is one gap: interpreted, what is raised at the very beginning of `__exit__` leaves the permit of `with limiter` with the
+limiter. `with limiter.hold()` has no such gap, nor has the compiled form.
 """
 
 from __future__ import annotations
@@ -16,14 +21,16 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from headway.core.wait_queue import Ticket
-from headway.diagnostics import notice_wait
+from headway.denied import Denied
+from headway.diagnostics import notice_abandoned, notice_wait
 from headway.engines.memory.store import ATOMIC
-from headway.errors import AcquireTimeout, RateLimited
+from headway.errors import AcquireTimeout, LimiterClosed, RateLimited
 from headway.flows.drive import run_async, running_loop
 from headway.flows.local import DeadlinePassed, wait_in_line
 from headway.limiter.permits import Permit
 from headway.limiter.request_input import Cost, Key, Timeout, request_of, timeout_to_ns
-from headway.status import Denied, seconds, status_of
+from headway.outcome import Outcome
+from headway.status import seconds, status_of
 
 try:
     import cython
@@ -31,12 +38,13 @@ except ImportError:
     from headway import _cython as cython
 
 if not cython.compiled:
-    # The compiled form has them from desk.pxd, as C functions.
+    # The compiled form has them from local.pxd, as C functions.
     from sys import getrefcount
     from threading import get_ident as this_thread
 
+    from headway.denied import new_denied
     from headway.flows.drive import in_context, run
-    from headway.limiter.permits import new_permit
+    from headway.limiter.permits import HeldPermit, new_permit
 
 
 if TYPE_CHECKING:
@@ -49,13 +57,16 @@ _GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 # C values where this file is compiled.
 _ATOMIC = ATOMIC
+_ABANDON = int(Outcome.ABANDON)
+# There is one object for each small integer, and it is faster to compare than a type and a value; True is another.
+_ONE = 1
 
 REFUSED = Permit.__new__(Permit)
-"""Stands for "no", where None stands for "ask the slow way"."""
+"""Stands for "no", where None stands for "ask under the lock"."""
 
 
 def refused(permit: Permit | None) -> bool:
-    """Whether the quick way said no."""
+    """Whether the fast path said no."""
     return permit is REFUSED
 
 
@@ -69,6 +80,7 @@ class LocalLimiter:
     """The hot half of a `Limiter`."""
 
     __slots__ = (
+        "_closed",
         "_entered",
         "_listener",
         "_lock",
@@ -101,7 +113,8 @@ class LocalLimiter:
         self._entered: Permit | None = None
         self._outer: list[Permit] = []
         self._spare: Permit | None = None
-        # Nobody wants to be told, so the quick way will do where the book has one.
+        self._closed = False
+        # No listener is to be told, so the fast path will do where the store has one.
         self._plain = listener is None and shared is None
 
     # -- verbs -------------------------------------------------------------------------------------------
@@ -114,13 +127,12 @@ class LocalLimiter:
         >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
         (True, False, True)
         """
-        permit = self._grant_quickly(key, cost, False)
-        if permit is None:
-            if self._shared is not None:
-                return self._shared.try_acquire(key, cost)
-            permit = self._try_locked(key, cost)
-            return self._deny(key, cost) if permit is None else permit
-        return self._deny(key, cost) if permit is REFUSED else permit
+        answer = self._decide_quickly(key, cost, False, True)
+        if answer is not None:
+            return answer  # type: ignore[no-any-return]
+        if self._shared is not None:
+            return self._shared.try_acquire(key, cost)
+        return self._try_locked(key, cost)
 
     def acquire(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
         """Wait for a permit, first come first served; raises `AcquireTimeout` when `timeout` seconds are not
@@ -135,7 +147,9 @@ class LocalLimiter:
         """
         if self._shared is not None:
             return self._shared.acquire(key, cost, timeout)
-        # Where a caller waits already there is no quick way, and no permit is made in vain to learn it.
+        if timeout is not ... and not _plausible(timeout):
+            timeout_to_ns(timeout)
+        # Where a request waits already there is no fast path, and no permit is made in vain to learn it.
         permit = self._grant_quickly(key, cost, False) if self._store.uncontended else None
         if permit is not None and permit is not REFUSED:
             return permit
@@ -145,22 +159,26 @@ class LocalLimiter:
         """`acquire` for what brackets a call."""
         if self._shared is not None:
             return self._shared.acquire(key, cost, timeout, True)
+        if timeout is not ... and not _plausible(timeout):
+            timeout_to_ns(timeout)
         permit = self._grant_quickly(key, cost, True) if self._store.uncontended else None
         if permit is not None and permit is not REFUSED:
             return permit
         return self._wait(key, cost, timeout, True)
 
     def _wait(self, key: Key, cost: Cost, timeout: Timeout, held: bool) -> Permit:
-        ticket, deadline = self._queue(key, cost, timeout, held)
+        ticket = self._ticket(key, cost, held)
         try:
+            deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
+                notice_abandoned(self._store, ticket.keys)
                 run(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
         except DeadlinePassed:
             raise self._limited(key, cost, "timeout", timeout) from None
         except BaseException:
-            # Ctrl-C may come between any two lines: nobody may be left standing in the line.
-            self._store.withdraw(ticket)
+            if ticket.number:
+                self._store.withdraw(ticket)
             raise
 
     async def acquire_async(self, key: Key = None, *, cost: Cost = 1, timeout: Timeout = ...) -> Permit:
@@ -173,6 +191,8 @@ class LocalLimiter:
         """
         if self._shared is not None:
             return await self._shared.acquire_async(key, cost, timeout)
+        if timeout is not ... and not _plausible(timeout):
+            timeout_to_ns(timeout)
         permit = self._grant_quickly(key, cost, False)
         if permit is not None and permit is not REFUSED:
             return permit
@@ -181,19 +201,27 @@ class LocalLimiter:
     async def _acquire_held_async(self, key: Key, cost: Cost, timeout: Timeout) -> Permit:
         if self._shared is not None:
             return await self._shared.acquire_async(key, cost, timeout, True)
+        if timeout is not ... and not _plausible(timeout):
+            timeout_to_ns(timeout)
         permit = self._grant_quickly(key, cost, True)
         if permit is not None and permit is not REFUSED:
             return permit
         return await self._wait_async(key, cost, timeout, True)
 
     async def _wait_async(self, key: Key, cost: Cost, timeout: Timeout, held: bool) -> Permit:
-        ticket, deadline = self._queue(key, cost, timeout, held)
-        if not ticket.granted:
-            try:
+        ticket = self._ticket(key, cost, held)
+        try:
+            deadline = self._queue(ticket, key, cost, timeout)
+            if not ticket.granted:
+                notice_abandoned(self._store, ticket.keys)
                 await run_async(wait_in_line(ticket, deadline), self._store, ticket)
-            except DeadlinePassed:
-                raise self._limited(key, cost, "timeout", timeout) from None
-        return self._waited(ticket)
+            return self._waited(ticket)
+        except DeadlinePassed:
+            raise self._limited(key, cost, "timeout", timeout) from None
+        except BaseException:
+            if ticket.number:
+                self._store.withdraw(ticket)
+            raise
 
     async def try_acquire_async(self, key: Key = None, *, cost: Cost = 1) -> Permit | Denied:
         """`try_acquire` for a task: a shared engine has to be asked."""
@@ -208,94 +236,139 @@ class LocalLimiter:
         return self._enter(permit)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._leave(error)
+        if _ATOMIC:
+            self._leave(error)
+            return
+        permit = None
+        try:
+            with self._lock or self._store.lock:
+                # The last line makes no call: either nothing has changed, or the permit is ours alone.
+                permit, outer, entered = self._without_own()
+                self._outer, self._entered = outer, entered
+            permit._finish(error)
+        except BaseException:
+            if permit is None:
+                self._leave(error)
+            raise
 
     async def __aenter__(self) -> Permit:
         return self._enter(await self._acquire_held_async(None, 1, ...))
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._leave(error)
+        self.__exit__(kind, error, trace)
 
     # -- the kernel --------------------------------------------------------------------------------------
 
     def _grant_quickly(self, key: Any, cost: Any, bracket: bool) -> Permit | None:
-        """One ledger, cost 1, nobody waiting: a permit, or REFUSED. None for whatever is not so simple.
+        """One ledger, cost 1, an empty queue: a permit, or REFUSED. None for whatever is not so simple.
 
         `bracket`: for a call that is bracketed.
         """
+        return self._decide_quickly(key, cost, bracket, False)  # type: ignore[no-any-return]
+
+    def _decide_quickly(self, key: Any, cost: Any, bracket: bool, explain: bool) -> Any:
+        """The same; `explain`: a `Denied` instead of REFUSED."""
         store = self._store
         if (
             not self._plain
             or not store.single_rule
-            or type(cost) is not int
-            or cost != 1
+            or cost is not _ONE
             or (key is not None and type(key) is not str)
         ):
             return None
         if _ATOMIC:
-            return self._try_fast(store, key, bracket)
-        lock = store.lock
-        lock.acquire()
-        try:
-            return self._try_fast(store, key, bracket)
-        finally:
-            lock.release()
+            return self._try_fast(store, key, bracket, explain)
+        # The lock is taken by the step of the loop: see `headway.interrupts`.
+        for _ in store.taking:
+            try:
+                return self._try_fast(store, key, bracket, explain)
+            except BaseException:
+                # Interrupted in the middle of looking or taking.
+                store.first.peek(key).mend(store.clock.now())
+                raise
+            finally:
+                store.lock.release()
+        return None  # never: every step takes the lock
 
-    def _try_fast(self, store: MemoryStore, key: str | None, bracket: bool) -> Permit | None:
+    def _try_fast(self, store: MemoryStore, key: str | None, bracket: bool, explain: bool) -> Any:  # noqa: C901 - calls cost
         """Decide, under the lock or atomically.
 
         The permit is made first: nothing may come between looking and taking. But making and freeing an object
         costs as much as the decision. So a permit that has nothing to be ended stays known here when it is handed
-        out, and one that was held is left with the book when it is completed; if nothing else refers to it when the
+        out, and one that was held is left with the store when it is completed; if nothing else refers to it when the
         next one is needed, it is that one.
         """
         permit: Permit
         held = store.held or (bracket and store.bracketed)
         if cython.compiled:
-            ours = only_ours(self, store, held)  # type: ignore[name-defined] # noqa: F821 - in desk.pxd
+            ours = only_ours(self, store, held)  # type: ignore[name-defined] # noqa: F821 - in local.pxd
         else:
-            ours = getrefcount(store.spare if held else self._spare) == 2 and _GIL
+            ours = getrefcount(store.spare if held else self._spare) == 2
         if ours:
             permit = store.spare if held else self._spare  # type: ignore[assignment]
             if held:
-                # Nobody but its holder may have it from here on: a finalizer waits for the last reference.
+                # Only its holder may have it from here on: a finalizer waits for the last reference. Nothing was taken
+                # yet, so if an exception comes before that, there is nothing to be given back.
                 store.spare = None
                 permit._store = store
-            permit._end = 0
+                permit._end = _ABANDON
             # Mostly it is the same key and the same ledger again, and counting references costs more than looking.
             if permit._key is not key:
                 permit._key = key
         else:
             permit = new_permit(held, store, key)
-            if not held:
+            if not held and _GIL:
                 self._spare = permit
         now = store.clock.now()
-        # A clock in Python lets others run: only from here on is it certain that nobody waits.
+        # A clock in Python lets other threads run: only from here on is it certain that the queue is empty.
         if not store.uncontended:
-            permit._end = 3  # nothing was taken, nothing to abandon
             return None
         ledger = store.first.default if key is None else store.find_fast(key, now)
-        if ledger.wait(now, 1):
-            permit._end = 3
-            return REFUSED
+        wait = ledger.wait(now, 1)
+        if wait:
+            if not explain:
+                return REFUSED
+            store.counts.denied += 1
+            return new_denied(key, store.metrics, ledger, now, wait)
         permit._mark = ledger.take_held(now, 1) if held else ledger.take(now, 1)
+        # From here on without a call: what was taken is the permit's, which is to be ended.
         permit._tally = ledger.tally
         if permit._ledger is not ledger:
             permit._ledger = ledger
         permit._granted_at = now
-        store.granted += 1
+        permit._end = 0
+        if held:  # noqa: SIM102 - the inner one is decided when this file is compiled
+            if not cython.compiled:
+                permit.__class__ = HeldPermit
+        store.counts.granted += 1
         return permit
 
-    def _try_locked(self, key: Key, cost: Cost) -> Permit | None:
-        """Any request, under the lock."""
+    def _ticket(self, key: Key, cost: Cost, held: bool) -> Ticket:
+        """A request, checked."""
+        if self._closed:
+            raise LimiterClosed(self._store.name)
         keys, costs = self._request(key, cost)
-        ticket = Ticket(keys, costs)
-        if not self._store.decide(ticket, False):
-            return None
-        permit = self._permit_for(ticket)
+        return Ticket(keys, costs, held, self)
+
+    def _try_locked(self, key: Key, cost: Cost) -> Permit | Denied:
+        """Any request, under the lock."""
+        ticket = self._ticket(key, cost, False)
+        store = self._store
+        try:
+            denial = store.attempt(ticket)
+            if denial is None:
+                permit = self._permit_for(ticket)
+                if self._listener is not None:
+                    self._listener.emit("granted", key, cost)
+                return permit
+        except BaseException:
+            store.withdraw(ticket)
+            raise
+        store.counts.denied += 1
         if self._listener is not None:
-            self._listener.emit("granted", key, cost)
-        return permit
+            self._listener.emit("denied", key, cost)
+        reason, rows = denial
+        return Denied(key, rows, reason, metrics=store.metrics)
 
     def _permit_for(self, ticket: Ticket) -> Permit:
         """The permit of a granted ticket."""
@@ -311,8 +384,12 @@ class LocalLimiter:
         permit._cost = ticket.costs[0]
         permit._granted_at = store.clock.now()
         permit._listener = self._listener
-        # From here on the permit answers for what was taken, and the ticket no more.
-        ticket.marks.clear()
+        # Without a call in between: the permit answers for what was taken from here on, and the ticket no more.
+        ticket.marks = []
+        permit._end = 0
+        if permit._held:  # noqa: SIM102 - the inner one is decided when this file is compiled
+            if not cython.compiled:
+                permit.__class__ = HeldPermit
         return permit
 
     def _permit_of_several(self, ticket: Ticket) -> Permit:
@@ -337,38 +414,31 @@ class LocalLimiter:
         store = self._store
         return request_of(key, cost, store.metrics, store.rule_for)
 
-    def _deny(self, key: Key, cost: Cost) -> Denied:
-        keys, costs = self._request(key, cost)
-        store = self._store
-        store.denied += 1
-        if self._listener is not None:
-            self._listener.emit("denied", key, cost)
-        reason = "paused" if store.pauses and store.paused(keys) else "limit"
-        return Denied(key, store.snapshot(keys, costs), reason, metrics=store.metrics)
-
     # -- waiting -----------------------------------------------------------------------------------------
 
-    def _queue(self, key: Key, cost: Cost, timeout: Timeout, held: bool) -> tuple[Ticket, int | None]:
-        """A ticket that has been granted or stands in line, and its deadline; raises when waiting cannot help."""
-        keys, costs = self._request(key, cost)
+    def _queue(self, ticket: Ticket, key: Key, cost: Cost, timeout: Timeout) -> int | None:
+        """Have the ticket granted, or let it wait in the queue; its deadline. Raises when waiting cannot help."""
         store = self._store
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         deadline = None
         if timeout_ns is not None:
-            if max([row[2] for row in store.snapshot(keys, costs)]) > timeout_ns:
+            if max([row[2] for row in store.snapshot(ticket.keys, ticket.costs)]) > timeout_ns:
                 raise self._limited(key, cost, "timeout", timeout)
             deadline = store.clock.now() + timeout_ns
-        ticket = Ticket(keys, costs, held)
         store.decide(ticket, True)
-        if not ticket.granted and self._max_waiting is not None and store.waiting > self._max_waiting:
+        if (
+            not ticket.granted
+            and self._max_waiting is not None
+            and len(store.queues.waiters) > self._max_waiting
+        ):
             store.withdraw(ticket)
             raise self._limited(key, cost, "max_waiting", timeout)
-        return ticket, deadline
+        return deadline
 
     def _limited(self, key: Key, cost: Cost, reason: str, timeout: Timeout) -> RateLimited:
         store = self._store
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
-        store.denied += 1
+        store.counts.denied += 1
         keys, costs = self._request(key, cost)
         status = status_of(store.snapshot(keys, costs), store.metrics, denied=True)
         if self._listener is not None:
@@ -384,7 +454,7 @@ class LocalLimiter:
             reason=reason,
             timeout=None if timeout_ns is None else seconds(timeout_ns),
             max_waiting=self._max_waiting,
-            held_up="paused" if store.pauses and store.paused(keys) else "",
+            held_up="paused" if store.paused(keys) else "",
         )
 
     def _waited(self, ticket: Ticket) -> Permit:
@@ -401,9 +471,17 @@ class LocalLimiter:
         permit._task = current_task() if in_context() else 0
         if _ATOMIC:
             self._push(permit)
-        else:
+            return permit
+        try:
             with self._lock or self._store.lock:
                 self._push(permit)
+        except BaseException:
+            # The block is not entered, and nothing else would take the permit out again.
+            with self._lock or self._store.lock:
+                self._outer = [entered for entered in self._outer if entered is not permit]
+                if self._entered is permit:
+                    self._entered = self._outer.pop() if self._outer else None
+            raise
         return permit
 
     def _push(self, permit: Permit) -> None:
@@ -417,28 +495,32 @@ class LocalLimiter:
         assert permit is not None
         if not _ATOMIC or permit._owner != this_thread() or (permit._task and permit._task != current_task()):
             with self._lock or self._store.lock:
-                permit = self._pop_entered()
+                permit, self._outer, self._entered = self._without_own()
         elif self._outer:
             self._entered = self._outer.pop()
         else:
             self._entered = None
         permit._finish(error)
 
-    def _pop_entered(self) -> Permit:
-        """Take out the permit that this thread or task entered last.
+    def _without_own(self) -> tuple[Permit, list[Permit], Permit | None]:
+        """The permit that this thread or task entered last, and what is left without it: those below, and the last.
 
         A block may be left in another thread than it was entered in (a generator that a thread pool runs in steps);
         then the permit that was entered last is taken for its own.
         """
         owner, task = this_thread(), current_task()
         assert self._entered is not None
-        self._outer.append(self._entered)
-        chosen = len(self._outer) - 1
+        entered = [*self._outer, self._entered]
+        chosen = len(entered) - 1
         for place in range(chosen, -1, -1):
-            permit: Permit = self._outer[place]
+            permit: Permit = entered[place]
             if permit._owner == owner and permit._task == task:
                 chosen = place
                 break
-        permit = self._outer.pop(chosen)
-        self._entered = self._outer.pop() if self._outer else None
-        return permit
+        permit = entered.pop(chosen)
+        return permit, entered, entered.pop() if entered else None
+
+
+def _plausible(timeout: Any) -> bool:
+    """Whether a time-out is of the usual kinds and needs no closer look."""
+    return timeout is None or ((type(timeout) is float or type(timeout) is int) and timeout >= 0)

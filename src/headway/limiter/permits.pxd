@@ -3,7 +3,7 @@ from headway.core.ledger cimport Ledger
 from headway.engines.memory.store cimport MemoryStore
 
 
-cdef int _COMPLETE, _HELD
+cdef int _COMPLETE, _CANCEL, _ABANDON, _SETTLE, _HELD
 cdef bint _ATOMIC
 
 
@@ -12,21 +12,26 @@ cdef class Permit:
     cdef public int _held
     cdef public MemoryStore _store
     cdef list _claims
-    cdef long long _cost, _granted_at, _mark, _tally
+    cdef long long _cost, _mark, _tally
+    cdef readonly long long _granted_at
     cdef public long long _slot, _owner, _task
     cdef public int _end
     cdef public object _key, _listener
+    cdef object _clock
     cdef Ledger _ledger
 
     @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)
     cdef void _hand_back(self, int how) except *
 
-    cpdef _finish(self, error, answered=*, not_sent=*)
-
     @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)
     cdef _start_here(self)
 
     cdef void _entered_at(self, long long now) noexcept
+
+    @cython.locals(store=MemoryStore, claims=list)
+    cdef _end_locked(self, int how, dict actual)
+
+    cpdef _finish(self, error, answered=*, not_sent=*)
 
 
 cdef class HeldPermit(Permit):

@@ -5,23 +5,28 @@ It has four ends. `complete()`: the answer is there. `cancel()`: never dispatche
 that has a `Remote`; of `Concurrency`) have to be ended; for the others leaving them alone is fine, and `cancel` and
 `settle` give back what can be given back.
 
-A bare permit of a `Window`, which counts at its decision, becomes a held one when it is entered. Whoever enters it
-leaves it, too: no finalizer has to look after it.
+A bare permit of a `Window`, which counts at its decision, becomes a held one when it is entered. The block that enters
+it also leaves it, so that no finalizer has to look after it.
+
+An end may fail or be interrupted, and must not lose what the permit holds. So the ledger is told first, then the permit
+is marked as ended, and then the event is emitted. If the ledger could not be told, the permit can be ended again, and a
+held one that is dropped is ended by its finalizer, which does nothing that can fail.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from headway.core.wait_queue import Ticket
-from headway.engines.memory.store import ABANDON, ATOMIC, CANCEL, COMPLETE, SETTLE
-from headway.errors import InvalidArgument, PermitFinished
+from headway.diagnostics import check_health, notice_abandoned, notice_drop
+from headway.engines.memory.store import ATOMIC
+from headway.errors import InvalidUse, PermitFinished
 from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
 from headway.limiter.request_input import settled_cost
-from headway.outcome import outcome_of
+from headway.outcome import Outcome, outcome_of
+from headway.status import Status, status_of
 
 try:
     import cython
@@ -29,16 +34,16 @@ except ImportError:
     from headway import _cython as cython
 
 if TYPE_CHECKING:
+    from headway.clock import Clock
     from headway.core.ledger import Ledger
-    from headway.engines.memory.store import MemoryStore
-
-ENDS = ("", "complete", "cancel", "abandon", "settle")
+    from headway.engines.memory.store import Claim, MemoryStore
 
 # Out since its grant, or since it was entered.
 HELD, ENTERED = 1, 2
 
 # C integers where this file is compiled, which the imported names cannot be.
-_COMPLETE, _ATOMIC, _HELD = COMPLETE, ATOMIC, HELD
+_ATOMIC, _HELD = ATOMIC, HELD
+_COMPLETE, _CANCEL, _ABANDON, _SETTLE = (int(how) for how in Outcome)
 
 
 class Permit:
@@ -55,6 +60,7 @@ class Permit:
 
     __slots__ = (
         "_claims",
+        "_clock",
         "_cost",
         "_end",
         "_granted_at",
@@ -88,7 +94,7 @@ class Permit:
     @property
     def ended(self) -> str | None:
         """How it ended ("complete", "cancel", "abandon", "settle"), or None."""
-        return ENDS[self._end] or None
+        return Outcome(self._end).verb if self._end else None
 
     @property
     def delay(self) -> float:
@@ -100,8 +106,40 @@ class Permit:
         """Seconds until it must have been spent: `inf`, unless it comes from a shared engine."""
         return float("inf")
 
+    @property
+    def status(self) -> Status:
+        """How the limit stands for its key after this grant: for the headers of an answer, for instance.
+
+        It is that of the moment at which it is looked at, and consumes nothing.
+        """
+        store: Any = self._store
+        if store is None:  # it has ended, and does not keep its limiter alive
+            return self._status_of_ledger()
+        names = store.metrics
+        if self._claims is None:
+            return status_of(store.snapshot((self._key,), (self._cost,)), names)
+        keys: list[str | None] = [self._key if name is None else None for name in names]
+        costs = [0] * len(names)
+        for index, _, cost, _, _, key in self._claims:
+            keys[index], costs[index] = key, cost
+        return status_of(store.snapshot(tuple(keys), tuple(costs)), names)
+
+    def _status_of_ledger(self) -> Status:
+        ledger, now = self._ledger, self._clock.now()
+        assert ledger is not None
+        wait, exact = ledger.wait(now, 1), ledger.exact(now, 1)
+        limit, left = ledger.get_rule().limit, ledger.remaining(now)
+        return status_of([(limit, left, wait, ledger.reset_after(now), 0, ledger.in_flight(now), exact)])
+
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
+
+    # That it returns nothing of use lets type checkers refuse `await` themselves.
+    def __await__(self) -> None:
+        raise InvalidUse(
+            "a permit is there already, and acquire() has blocked the event loop to get it",
+            "await limiter.acquire_async()",
+        )
 
     def __bool__(self) -> Literal[True]:
         return True
@@ -110,10 +148,14 @@ class Permit:
         key = "" if self._key is None else f" for {self._key!r}"
         return f"<Permit{key}: {self.ended or 'out'}>"
 
-    # The fields, for type checkers; their C types are in permit.pxd.
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a permit cannot be copied or pickled: it is spent once, by whoever has it")
+
+    # The fields, for type checkers; their C types are in permits.pxd.
     if TYPE_CHECKING:
         _store: MemoryStore
-        _claims: list[tuple[int, Ledger, int, int, int, str | None]] | None
+        _claims: list[Claim] | None
+        _clock: Clock
         _cost: int
         _end: int
         _granted_at: int
@@ -132,94 +174,80 @@ class Permit:
     def complete(self) -> None:
         """The answer is there: call it as soon as the response's headers are."""
         if self._end:
-            raise PermitFinished(ENDS[self._end], "complete")
-        self._end = _COMPLETE
+            raise self._finished(_COMPLETE)
         self._hand_back(_COMPLETE)
 
     def cancel(self) -> None:
-        """It was never dispatched: it goes back as it was, as far as nobody relied on it meanwhile."""
+        """It was never dispatched: it goes back as it was, as far as no other request relied on it meanwhile."""
         if self._end:
-            raise PermitFinished(ENDS[self._end], "cancel")
-        self._end = CANCEL
-        self._hand_back(CANCEL)
+            raise self._finished(_CANCEL)
+        self._hand_back(_CANCEL)
 
     def abandon(self) -> None:
-        """Nobody knows whether it was dispatched: it counts until `max_transit` is over."""
+        """It is not known whether it was dispatched: it counts until `max_transit` is over."""
         if self._end:
-            raise PermitFinished(ENDS[self._end], "abandon")
-        self._end = ABANDON
-        self._hand_back(ABANDON)
+            raise self._finished(_ABANDON)
+        self._hand_back(_ABANDON)
 
     def settle(self, cost: int | Mapping[str, int]) -> None:
         """It is complete, and cost something else: less is given back, more is paid before the next grant."""
         if self._end:
-            raise PermitFinished(ENDS[self._end], "settle")
-        actual = settled_cost(cost, self._store.metrics)
-        self._end = SETTLE
-        if self._claims is None:
-            if self._ledger is not None:
-                try:
-                    self._store.end(
-                        SETTLE, self._ledger, self._cost, self._mark, self._tally, 0, self._key, actual[0]
-                    )
-                except InvalidArgument:
-                    self._end = 0
-                    raise
-        else:
-            for index, ledger, taken, mark, tally, key in self._claims:
-                self._store.end(SETTLE, ledger, taken, mark, tally, index, key, actual.get(index, taken))
-        self._store.ended += 1
-        if self._listener is not None:
-            self._listener.emit_end(self, "settled")
+            raise self._finished(_SETTLE)
+        self._end_locked(_SETTLE, settled_cost(cost, self._store.metrics))
+
+    def _finished(self, how: int) -> PermitFinished:
+        return PermitFinished(Outcome(self._end).verb, Outcome(how).verb)
 
     def _hand_back(self, how: int) -> None:
+        """Tell the ledger, mark the permit as ended, and then emit the event."""
         store = self._store
         ledger = self._ledger
-        if self._listener is not None:
-            self._listener.emit_end(self, ENDS[how])
-        if self._claims is None:
-            if ledger is None:
+        if how == _COMPLETE and self._claims is None and self._listener is None:
+            if ledger is None or not self._held:
+                self._end = how
+                store.counts.ended += 1
                 return
-            if how == _COMPLETE:
-                store.ended += 1
-                if not self._held:
-                    return
+            if _ATOMIC:
                 # Read before looking: a clock in Python lets others run, who may come to wait for this permit.
                 now = store.clock.now()
-                if _ATOMIC and store.uncontended:
+                if store.uncontended and not self._end:
                     ledger.complete(now, self._cost, self._mark)
-                    store.flight_ns += now - self._granted_at
-                    if store.ended & 255 == 0:
-                        store.check_health()
+                    self._end = how
+                    store.counts.ended += 1
+                    store.counts.flight_ns += now - self._granted_at
+                    if store.counts.ended & 255 == 0:
+                        check_health(store)
                     if self._held != _HELD:
                         self._held = 0  # used again, it is bare again
-                    elif self._cost == 1 and self._listener is None:
-                        # Kept for the next grant, which takes it if nobody else has it by then.
-                        self._store = None  # type: ignore[assignment] # never looked at again
+                    elif self._cost == 1:
+                        # Kept for the next grant, which takes it if nothing else refers to it by then.
+                        self._clock = store.clock
+                        self._store = None  # type: ignore[assignment] # looked at by `status` alone
                         store.spare = self
                     return
-            self._slow_end(how)
-        else:
-            self._slow_end(how)
+        self._end_locked(how, None)
 
-    def _slow_end(self, how: int) -> None:
+    def _end_locked(self, how: int, actual: dict[int, int] | None) -> None:
+        """Any end, under the store's lock."""
         store = self._store
-        if how == CANCEL:
-            store.cancelled += 1
-        elif how == ABANDON:
-            store.abandoned += 1
-            store.ended += 1
-        if self._claims is None:
-            assert self._ledger is not None
-            store.end(how, self._ledger, self._cost, self._mark, self._tally, 0, self._key, 0)
-            if how == COMPLETE:
-                store.flight_ns += store.clock.now() - self._granted_at
-        else:
-            store.ended += how == COMPLETE
-            for index, ledger, cost, mark, tally, key in self._claims:
-                store.end(how, ledger, cost, mark, tally, index, key, 0)
-        if store.ended & 255 == 0:
-            store.check_health()
+        claims = self._claims
+        if claims is None:
+            claims = []
+            if self._ledger is not None:
+                claims.append((0, self._ledger, self._cost, self._mark, self._tally, self._key))
+        try:
+            if not store.end(self, how, claims, actual):
+                raise self._finished(how)
+        except BaseException:
+            # Interrupted, perhaps after the ledger was told and before its waiters were.
+            store.tidy()
+            raise
+        if not cython.compiled and type(self) is HeldPermit:
+            self.__class__ = Permit  # type: ignore[assignment] # it has no finalizer any more
+        if how == Outcome.ABANDON and store.queues.waiters:
+            notice_abandoned(store, [claim[5] for claim in claims])
+        if self._listener is not None:
+            self._listener.emit_end(self, how)
 
     def _finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
@@ -227,10 +255,9 @@ class Permit:
             return
         if error is None and not self._held and self._claims is None and self._listener is None:
             self._end = _COMPLETE
-            self._store.ended += 1
+            self._store.counts.ended += 1
         else:
-            self._end = _COMPLETE if error is None else outcome_of(error, answered, not_sent)
-            self._hand_back(self._end)
+            self._hand_back(_COMPLETE if error is None else outcome_of(error, answered, not_sent))
 
     def __enter__(self) -> Permit:
         if self._slot:
@@ -322,44 +349,49 @@ class Permit:
 
 
 class HeldPermit(Permit):
-    """A permit that somebody waits for: dropped without an end it is abandoned, with a warning."""
+    """A permit that others wait for: dropped without an end it is abandoned, with a warning.
+
+    Interpreted, a permit is of this class only while it is out: what a signal handler raises inside of a finalizer is
+    lost, and a finalizer that has nothing to do should not be in its way.
+    """
 
     __slots__ = ()
 
     def __del__(self) -> None:
         if self._end:
             return
-        self._end = ABANDON
         store = self._store
-        store.abandoned += 1
-        store.ended += 1
         if self._claims is None:
-            if self._ledger is not None:
-                store.drop(self._ledger, self._cost, self._mark, 0, self._key)
+            claim: Any = (0, self._ledger, self._cost, self._mark, self._tally, self._key)
+            store.drop(claim)
         else:
-            for index, ledger, cost, mark, _, key in self._claims:
-                store.drop(ledger, cost, mark, index, key)
+            for claim in self._claims:
+                store.drop(claim)
+        # What was dropped is kept in the store now: if anything below fails, nothing is lost by it.
+        self._end = _ABANDON
+        store.counts.abandoned += 1
+        store.counts.ended += 1
+        store.tidy()
         if self._listener is not None:
-            self._listener.emit_drop(self)
-        warnings.warn(
-            f"{self!r} was dropped without an end and counts as abandoned: "
-            "use `with limiter.hold():`, or call complete(), cancel() or abandon()",
-            ResourceWarning,
-            source=self,
-            stacklevel=2,
-        )
+            self._listener.emit_end(self, _ABANDON)
+        notice_drop(store, self)
 
 
 def new_permit(held: bool, store: MemoryStore, key: str | None) -> Permit:
-    """A permit to be filled; a constructor with arguments would be the slowest part of a decision."""
+    """A permit to be filled, by a function and not a constructor with arguments, which would be the slowest part of a
+    decision.
+
+    It counts as ended until it has been granted: whatever comes between, its finalizer gives nothing back.
+    """
     permit: Permit
     if cython.compiled:
         # Its fields are 0 and None by themselves.
         permit = HeldPermit.__new__(HeldPermit) if held else Permit.__new__(Permit)
     else:
-        permit = HeldPermit() if held else Permit()
+        permit = Permit()
         permit._claims = permit._ledger = permit._listener = None
-        permit._end = permit._mark = permit._owner = permit._slot = permit._tally = permit._task = 0
+        permit._mark = permit._owner = permit._slot = permit._tally = permit._task = 0
+    permit._end = _ABANDON
     permit._store = store
     permit._key = key
     permit._cost = 1

@@ -47,18 +47,19 @@ def keys_of(key: Any, names: Names, *, costs: bool = True) -> tuple[str | None, 
         return (str.__str__(key),) * len(names)
     if not isinstance(key, Mapping):
         raise InvalidKey(key, costs=costs)
-    known_metrics("key", key, names)
-    for value in key.values():
+    given = by_metric("key", key, names)
+    for value in given.values():
         if value is not None and not isinstance(value, str):
             raise InvalidKey(value, costs=False)
-    return tuple(key.get(name) if name is not None else None for name in names)
+    plain = {name: None if value is None else str.__str__(value) for name, value in given.items()}
+    return tuple(plain.get(name) if name is not None else None for name in names)
 
 
 def costs_of(cost: Any, names: Names) -> tuple[int, ...]:
     """The cost of each rule."""
     if isinstance(cost, Mapping):
-        known_metrics("cost", cost, names)
-        costs = tuple(cost.get(name, 1) for name in names)
+        given_costs = by_metric("cost", cost, names)
+        costs = tuple(given_costs.get(name, 1) for name in names)
         least = 0
     else:
         if cost != 1 and len(set(names)) > 1:
@@ -74,35 +75,42 @@ def costs_of(cost: Any, names: Names) -> tuple[int, ...]:
     return costs
 
 
-def known_metrics(argument: str, mapping: Mapping[Any, Any], names: Names) -> None:
-    """Raise for a mapping with a metric that the limiter does not have."""
+def by_metric(argument: str, mapping: Mapping[Any, Any], names: Names) -> dict[str | None, Any]:
+    """The same as a plain dict; raises for a metric that the limiter does not have.
+
+    Names and keys become plain strings: a subclass of `str` may compare and hash as it likes, and would be found in
+    one place and not in another.
+    """
     known = sorted({name for name in names if name is not None})
-    for name in mapping:
-        if name not in known:
+    given: dict[str | None, Any] = {}
+    for name, value in mapping.items():
+        plain = str.__str__(name) if isinstance(name, str) else name
+        if plain not in known:
             accepted = (
                 f"only metrics of this limiter: {', '.join(known)}"
                 if known
                 else "no mapping: it has no metrics"
             )
             raise InvalidArgument(argument, dict(mapping), accepted)
+        given[plain] = value
+    return given
 
 
 def settled_cost(cost: int | Mapping[str, int], names: Names) -> dict[int, int]:
     """What each part of a permit cost in the end, by the index of its rule."""
     if isinstance(cost, Mapping):
-        unknown = [name for name in cost if name not in names]
-        if unknown:
-            known = ", ".join(sorted({name for name in names if name}))
-            raise InvalidArgument("cost", cost, f"metrics of this limiter: {known}" if known else "a number")
-        actual = {index: cost[name] for index, name in enumerate(names) if name is not None and name in cost}
+        given = by_metric("cost", cost, names)
+        actual = {
+            index: given[name] for index, name in enumerate(names) if name is not None and name in given
+        }
     elif names[0] is not None and len(set(names)) > 1:
         raise InvalidArgument("cost", cost, "a mapping from metrics to numbers, as this limiter has several")
     else:
         actual = dict.fromkeys(range(len(names)), cost)
     for index, number in actual.items():
         if type(number) is not int or not 0 <= number < MAX_COST:
-            given = {names[index]: number} if isinstance(cost, Mapping) else number
-            raise InvalidArgument("cost", given, "an integer from 0 up, below 2**62")
+            shown = {names[index]: number} if isinstance(cost, Mapping) else number
+            raise InvalidArgument("cost", shown, "an integer from 0 up, below 2**62")
     return actual
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from headway.denied import Denied
 from headway.engines.base import Verdict
 from headway.errors import AcquireTimeout, RateLimited
-from headway.status import Denied, Status, seconds, status_of
+from headway.status import Status, seconds, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,23 +12,25 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headway.diagnostics import notice_wait
+from headway.counts import LimiterCounts
+from headway.denied import Denied
+from headway.diagnostics import check_health, notice_drop, notice_wait, warn_blocking
 from headway.engines.base import Acquire, LimiterTerms, Patience, Pause, Peek, Reset, Verdict
-from headway.errors import EngineUnavailable, NotPromised, RateLimited
+from headway.errors import EngineUnavailable, InvalidArgument, NotPromised, RateLimited
 from headway.flows import drive_shared
 from headway.flows.drive import need_loop
 from headway.flows.shared import Flow, Refused, Send, acquire_flow
-from headway.limiter.counts import LimiterCounts
 from headway.limiter.fallback import Fallback
 from headway.limiter.limit_input import Limits, check_remote, limits_of
 from headway.limiter.limit_table import LimitTable
 from headway.limiter.request_input import Cost, Key, Timeout, keys_of, pause_to_ns, request_of, timeout_to_ns
 from headway.limiter.results import denied, limited, status
 from headway.limiter.shared_permits import SharedPermit, new_shared_permit
-from headway.outcome import ABANDON, COMPLETE, END_EVENTS
-from headway.status import Denied, LimiterStats, Status
+from headway.outcome import Outcome
+from headway.status import LimiterStats, Status
 
 if TYPE_CHECKING:
+    from headway.core.ledger import Rule
     from headway.core.remote import Remote
     from headway.engines.base import Command, Decision, Engine, Report
     from headway.limiter.limiter import Limiter
@@ -46,13 +48,14 @@ class SharedLimiter:
         "_bare",
         "_bracket",
         "_clock",
-        "_counts",
         "_emitter",
         "_engine",
+        "_exempt",
         "_fallback",
         "_max_waiting",
         "_read",
         "_timeout_ns",
+        "counts",
         "ledgers",
         "name",
         "table",
@@ -74,7 +77,8 @@ class SharedLimiter:
             check_remote(options.remote, limits)
         self.table = LimitTable(limits, options.overrides, self._read, engine.rules_of, same_kinds=True)
         self._fallback = Fallback(options, self.table.limits)
-        self._counts = LimiterCounts(self.name, self.table.rules, engine.tick_ns)
+        self._exempt = self._exempt_limiter(options) if self.table.exempts else None
+        self.counts = LimiterCounts()
         self.ledgers = engine.open(
             LimiterTerms(
                 self.name,
@@ -93,10 +97,21 @@ class SharedLimiter:
         self._bare = self._command(None, 1, Patience.WAIT)
         self._bracket = self._bare._replace(brackets=True)
 
+    def _exempt_limiter(self, options: SharedOptions) -> Fallback:
+        if self.table.metrics[0] is not None:
+            accepted = "limits: with metrics no key is exempt on a shared engine"
+            raise InvalidArgument("overrides", options.overrides, accepted)
+        return Fallback.exempt(options)
+
     def _rules_for(self, keys: tuple[str | None, ...]) -> tuple[Any, ...]:
         table = self.table
         each = keys if table.metrics[0] is not None else keys * len(table.rules)
         return tuple(table.rule_for(index, key) for index, key in enumerate(each))
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The common rule of each metric and part."""
+        return self.table.rules
 
     @property
     def address(self) -> str:
@@ -106,6 +121,8 @@ class SharedLimiter:
     # -- verbs of every call -----------------------------------------------------------------------------
 
     def try_acquire(self, key: Key, cost: Cost) -> Permit | Denied:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().try_acquire(key, cost=cost)
         command = self._command(key, cost, Patience.NOW)
         while True:
             try:
@@ -117,6 +134,8 @@ class SharedLimiter:
                 return answer
 
     async def try_acquire_async(self, key: Key, cost: Cost) -> Permit | Denied:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().try_acquire(key, cost=cost)
         command = self._command(key, cost, Patience.NOW)
         while True:
             try:
@@ -128,6 +147,8 @@ class SharedLimiter:
                 return answer
 
     def acquire(self, key: Key, cost: Cost, timeout: Timeout, brackets: bool = False) -> Permit:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().acquire(key, cost=cost, timeout=timeout)
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         usual = deadline is None and key is None and type(cost) is int and cost == 1
         if usual:
@@ -151,6 +172,8 @@ class SharedLimiter:
         return self._granted(decision, key, cost, since)
 
     async def acquire_async(self, key: Key, cost: Cost, timeout: Timeout, brackets: bool = False) -> Permit:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return await self._exempt.for_exempt().acquire_async(key, cost=cost, timeout=timeout)
         deadline = None if timeout is ... and self._timeout_ns is None else self._deadline(timeout)
         usual = deadline is None and key is None and type(cost) is int and cost == 1
         if usual:
@@ -218,12 +241,13 @@ class SharedLimiter:
 
     def _granted(self, decision: Decision, key: Key, cost: Cost, since: int = 0) -> SharedPermit:
         """`since`: when the caller began to wait, if it had to."""
-        permit = new_shared_permit(self, decision, key if key is None or type(key) is str else _first(key))
-        self._counts.granted += 1
+        first = key if key is None or type(key) is str else _first(key)
+        permit = new_shared_permit(self, decision, first, key)
+        self.counts.granted += 1
         if permit._held:
             self.ledgers.hold(decision)
         if since:
-            notice_wait(self._counts, self._clock.now() - since)
+            notice_wait(self, self._clock.now() - since)
         if self._emitter is not None:
             if since:
                 self._emitter.emit("waited", key, cost, (self._clock.now() - since) / 1e9)
@@ -251,7 +275,7 @@ class SharedLimiter:
         )
 
     def _count_denial(self, key: Key, cost: Cost) -> None:
-        self._counts.denied += 1
+        self.counts.denied += 1
         if self._emitter is not None:
             self._emitter.emit("denied", key, cost)
 
@@ -268,7 +292,7 @@ class SharedLimiter:
 
     def run(self, flow: Flow[_T]) -> _T:
         """Run a flow in this thread."""
-        return drive_shared.run(flow, self.ledgers, self._clock, self._counts.warn_blocking)
+        return drive_shared.run(flow, self.ledgers, self._clock, partial(warn_blocking, self))
 
     def run_async(self, flow: Flow[_T]) -> Coroutine[Any, Any, _T]:
         """Run a flow in this task."""
@@ -278,17 +302,19 @@ class SharedLimiter:
 
     def ended(self, permit: SharedPermit, how: int) -> None:
         """A permit ended, and its ledger has been told."""
-        flight = permit._decision.flight_ns() if how == COMPLETE and permit._held else 0
-        self._counts.count_end(how, flight)
+        flight = permit._decision.flight_ns() if how == Outcome.COMPLETE and permit._held else 0
+        self.counts.count_end(how, flight)
+        if self.counts.ended & 255 == 0:
+            check_health(self)
         if self._emitter is not None:
-            self._emitter.emit(END_EVENTS[how], permit.key, permit.cost)
+            self._emitter.emit_end(permit, how)
 
     def dropped(self, permit: SharedPermit) -> None:
         """A permit was dropped without an end. Called by a finalizer."""
-        self._counts.ended += 1
-        self._counts.abandoned += 1
+        self.counts.count_end(Outcome.ABANDON, 0)
         if self._emitter is not None:
-            self._emitter.emit(END_EVENTS[ABANDON], permit.key, permit.cost)
+            self._emitter.emit_end(permit, Outcome.ABANDON)
+        notice_drop(self, permit)
 
     def owns(self, decision: Decision) -> bool:
         """Whether this process took the permit."""
@@ -297,6 +323,8 @@ class SharedLimiter:
     # -- rarer verbs, as flows ---------------------------------------------------------------------------
 
     def reserving(self, key: Key, cost: Cost) -> Flow[Permit]:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().reserve(key, cost=cost)
         keys, costs = self._request(key, cost)
         rules = self.table.rules if keys[0] is None else self._rules_for(keys)
         for rule in rules:
@@ -323,18 +351,26 @@ class SharedLimiter:
         return permit
 
     def peeking(self, key: Key, cost: Cost) -> Flow[Status]:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().peek(key, cost=cost)
         keys, costs = self._request(key, cost)
         report: Report = yield from self._telling(Peek(keys, costs), key)
         return status(report, self.table.metrics)
 
     def pausing(self, length: Any, key: str | None) -> Flow[None]:
         ns = pause_to_ns(length)
+        if self._exempt is not None:
+            self._exempt.for_exempt().pause(length, key)
+            if self.table.is_exempt(key):
+                return
         names = self.table.metrics if self.table.metrics[0] is not None else self.table.metrics[:1]
         yield from self._telling(Pause((key,) * len(names), ns), key)
         if self._emitter is not None:
             self._emitter.emit("paused", key, None, ns / 1e9)
 
     def resetting(self, key: Key) -> Flow[None]:
+        if self._exempt is not None and self.table.is_exempt(key):
+            return self._exempt.for_exempt().reset(key)
         keys = keys_of(key, self.table.metrics, costs=False)
         yield from self._telling(Reset(keys if self.table.metrics[0] is not None else keys[:1]), key)
 
@@ -352,14 +388,14 @@ class SharedLimiter:
         table = self.table.replace(self._read(limit, measure=True))
         table.check_same_shape(self.name, self.table.metrics, self.table.rules)
         self.table = table
-        self._counts.rules = table.rules
         self._fallback.set_limit(table.limits)
         self.ledgers.set_limit(table.text, table.rules)
 
     def stats(self) -> LimiterStats:
-        counts, instead = self._counts, self._fallback.stats()
+        counts, instead = self.counts, self._fallback.stats()
+        exempt = 0 if self._exempt is None else self._exempt.stats().granted
         return LimiterStats(
-            granted=counts.granted + instead.granted,
+            granted=counts.granted + instead.granted + exempt,
             denied=counts.denied + instead.denied,
             waiting=self.ledgers.waiting + instead.waiting,
             completed=counts.ended - counts.abandoned + instead.completed,
@@ -371,6 +407,8 @@ class SharedLimiter:
     def close(self) -> None:
         self.ledgers.close()
         self._fallback.close()
+        if self._exempt is not None:
+            self._exempt.close()
 
 
 def _read(

@@ -50,7 +50,8 @@ class SharedOptions:
 
     def measured_overrides(self) -> list[Any]:
         """The limits of single keys that are known now: what has to be measured for them is measured now."""
-        return list(self.overrides.values()) if isinstance(self.overrides, Mapping) else []
+        limits = self.overrides.values() if isinstance(self.overrides, Mapping) else ()
+        return [limit for limit in limits if limit is not None]
 
 
 def refuse_in_memory(given: Mapping[str, Any]) -> None:

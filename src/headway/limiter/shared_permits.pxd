@@ -3,7 +3,7 @@ from headway.limiter.permits cimport Permit
 
 
 cdef class SharedPermit(Permit):
-    cdef public object _decision, _limiter
+    cdef public object _asked, _decision, _limiter
 
 
 cdef class HeldSharedPermit(SharedPermit):
@@ -11,4 +11,4 @@ cdef class HeldSharedPermit(SharedPermit):
 
 
 @cython.locals(held=cython.bint, permit=SharedPermit)
-cpdef SharedPermit new_shared_permit(limiter, decision, key)
+cpdef SharedPermit new_shared_permit(limiter, decision, key, asked)

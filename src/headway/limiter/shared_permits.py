@@ -7,26 +7,28 @@ to the process that took it: what a forked child does with its copy releases not
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import PermitExpired, PermitFinished
+from headway.errors import PermitExpired
 from headway.flows.shared import slot_flow
-from headway.limiter.permits import ENDS, ENTERED, HELD, Permit
-from headway.limiter.request_input import settled_cost
-from headway.outcome import ABANDON, CANCEL, COMPLETE, SETTLE, outcome_of
+from headway.limiter.permits import ENTERED, HELD, Permit
+from headway.limiter.request_input import Key, settled_cost
+from headway.limiter.results import status
+from headway.outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from headway.engines.base import Decision
     from headway.limiter.shared import SharedLimiter
+    from headway.status import Status
 
 
 class SharedPermit(Permit):
     """What `acquire` returns on a shared engine."""
 
-    __slots__ = ("_decision", "_limiter")
+    __slots__ = ("_asked", "_decision", "_limiter")
 
+    _asked: Key
     _decision: Decision
     _limiter: SharedLimiter
 
@@ -48,45 +50,53 @@ class SharedPermit(Permit):
         """Seconds until it must have been spent; below 0 it has expired."""
         return self._decision.expires_in_ns() / 1e9
 
+    @property
+    def status(self) -> Status:
+        """How the limit stood for its key after this grant, as the engine said with it; else the engine is asked."""
+        limiter = self._limiter
+        if self._decision.rows():
+            return status(self._decision, limiter.table.metrics)
+        return limiter.run(limiter.peeking(self._asked, self.cost))
+
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it."""
         left = self._decision.expires_in_ns()
         if left < 0 or self._decision.revoked:
             if not self._end:
-                self._end_by(CANCEL)
+                self._end_by(Outcome.CANCEL)
             raise PermitExpired(max(0, -left) / 1e9)
 
     # -- ends --------------------------------------------------------------------------------------------
 
     def complete(self) -> None:
         """The answer is there: call it as soon as the response's headers are."""
-        self._end_as(COMPLETE)
+        self._end_as(Outcome.COMPLETE)
 
     def cancel(self) -> None:
         """It was never dispatched: it goes back as it was, unless a later grant relied on it."""
-        self._end_as(CANCEL)
+        self._end_as(Outcome.CANCEL)
 
     def abandon(self) -> None:
         """The outcome is unknown: it counts until `max_transit` is over."""
-        self._end_as(ABANDON)
+        self._end_as(Outcome.ABANDON)
 
     def settle(self, cost: int | Mapping[str, int]) -> None:
         """It is complete, and cost something else: less is given back, more is paid before the next grant."""
         if self._end:
-            raise PermitFinished(ENDS[self._end], "settle")
+            raise self._finished(Outcome.SETTLE)
         actual = settled_cost(cost, self._limiter.table.metrics)
         spent = tuple(actual.get(i, taken) for i, taken in enumerate(self._decision.costs))
-        self._end_by(SETTLE, spent)
+        self._end_by(Outcome.SETTLE, spent)
 
     def _end_as(self, how: int) -> None:
         if self._end:
-            raise PermitFinished(ENDS[self._end], ENDS[how])
+            raise self._finished(how)
         self._end_by(how)
 
     def _finish(self, error: BaseException | None, answered: Any = None, not_sent: Any = None) -> None:
         """End it by how the call ended, unless it has been ended already."""
         if not self._end:
-            self._end_by(COMPLETE if error is None else outcome_of(error, answered, not_sent))
+            self._end_by(Outcome.COMPLETE if error is None else outcome_of(error, answered, not_sent))
 
     def _end_by(self, how: int, spent: tuple[int, ...] | None = None) -> None:
         """Tell the ledger first: an interrupt between two steps may lose an event, and never a seat."""
@@ -138,7 +148,7 @@ class SharedPermit(Permit):
     def _arrived_at_slot(self) -> None:
         self._slot = 0
         if self._decision.revoked:
-            self._end = self._end or CANCEL
+            self._end = self._end or Outcome.CANCEL
             raise PermitExpired(None)
 
 
@@ -151,19 +161,14 @@ class HeldSharedPermit(SharedPermit):
         # A constructor that failed leaves an object without fields.
         if getattr(self, "_decision", None) is None or self._end or not self._limiter.owns(self._decision):
             return
-        self._end = ABANDON
+        self._end = Outcome.ABANDON
         self._decision.drop()
         self._limiter.dropped(self)
-        warnings.warn(
-            f"{self!r} was dropped without an end and counts as abandoned: "
-            "use `with limiter.hold():`, or call complete(), cancel() or abandon()",
-            ResourceWarning,
-            source=self,
-            stacklevel=2,
-        )
 
 
-def new_shared_permit(limiter: SharedLimiter, decision: Decision, key: str | None) -> SharedPermit:
+def new_shared_permit(
+    limiter: SharedLimiter, decision: Decision, key: str | None, asked: Key
+) -> SharedPermit:
     """The permit of a decision that granted it; made without a constructor, which would cost as much again."""
     held = decision.held
     permit: SharedPermit = (
@@ -172,6 +177,7 @@ def new_shared_permit(limiter: SharedLimiter, decision: Decision, key: str | Non
     permit._limiter = limiter
     permit._decision = decision
     permit._key = key
+    permit._asked = asked
     permit._end = 0
     permit._owner = permit._task = permit._slot = 0
     permit._held = HELD if held else 0

@@ -1,12 +1,12 @@
 """Where operations start: the verbs of a `Pacer` that are called often, and waiting.
 
 The three pools are in `headway.core.pools`. Here is what surrounds them: one clock reading for each call, a lock where
-it takes one, and sleeping. Who has to wait has paid already and knows its time, so it sleeps once, to that time, and
-looks at the clock again; nobody polls, and nobody wakes others up in turn. Only when somebody ahead gives up, or when
-the pace changes, the bells of those who may start earlier are rung.
+it takes one, and sleeping. A caller that has to wait has paid already and knows its time. So it sleeps once, to that
+time, and looks at the clock again; no caller polls, and none wakes the next. Only when a waiter ahead gives up, or when
+the pace changes, the waiters that may start earlier are woken.
 
 This file is compiled, and `Pacer` inherits from it; what is called once or rarely is plain Python in `headway.pacer`.
-What a fork and the blocks of `headway.testing` do to the gates of a process is in `headway.pacer.lifecycle`.
+What a fork and the blocks of `headway.testing` do to the pacers of a process is in `headway.pacer.lifecycle`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.core.durations import count_of
 from headway.core.pace import rate_text
 from headway.core.pools import PoolRule, Pools, Turn
 from headway.diagnostics import outside
-from headway.engines.memory import store as memory_book
+from headway.engines.memory import store as memory
 from headway.engines.memory.store import ATOMIC
 from headway.errors import InvalidArgument
 from headway.flows.drive import TaskWaker, ThreadWaker, need_loop, running_loop
@@ -44,12 +44,12 @@ __all__ = ["PacerCore"]
 _ATOMIC = ATOMIC
 NAP_NS = 200_000
 FAR_NS = 1_000_000_000
-NAPPING_NS = 50_000  # who wants more than 20,000/s naps
+NAPPING_NS = 50_000  # a pacer faster than 20,000/s naps
 
 gates: weakref.WeakSet[PacerCore] = weakref.WeakSet()
 
 if not cython.compiled:
-    # The compiled form has it from gate.pxd, as a C function.
+    # The compiled form has it from core.pxd, as a C function.
     def small(ops: Any) -> int:
         """The number if it is an int of 1 to 63 bits, else 0."""
         return ops if type(ops) is int and 0 < ops < 1 << 63 else 0
@@ -90,7 +90,7 @@ class PacerCore:
         self._children: weakref.WeakSet[PacerCore] = weakref.WeakSet()
         self._warned_loop = False
         self._forked = False
-        self._off: bool = memory_book.disabled
+        self._off: bool = memory.disabled
         self._pools = Pools(rule, clock.now())
         self._choose()
         gates.add(self)
@@ -104,7 +104,7 @@ class PacerCore:
     def acquire(self, ops: int = 1) -> int:
         """Wait until `ops` operations may start; returns how far behind schedule they start, in ns.
 
-        More than the pools can hold at once is paid in parts while the caller waits, and everybody who comes later
+        More than the pools can hold at once is paid in parts while the caller waits, and every later caller
         waits behind it: `acquire(5000)` at 1000/s returns after 5 s.
 
         >>> from headway import Pacer
@@ -170,7 +170,7 @@ class PacerCore:
             return self._pools.take(now, number)
 
     def _mine(self) -> PacerCore:
-        """This gate, or the calling thread's own."""
+        """This pacer, or the calling thread's own."""
         if not self._scoped:
             return self
         mine: PacerCore | None = getattr(self._local, "core", None)
@@ -191,10 +191,10 @@ class PacerCore:
         return number
 
     def _join(self, turn: Turn) -> Pools:
-        """Stand in line; returns the pools that the turn belongs to, which a block may set aside meanwhile."""
+        """Join the queue; returns the pools that the turn belongs to, which a block may set aside meanwhile."""
         with self._lock:
             if not self._pools.join(turn, self._clock.now()):
-                raise InvalidArgument("ops", turn.ops, "less: the line is longer than 36 years already")
+                raise InvalidArgument("ops", turn.ops, "less: the queue is longer than 36 years already")
             return self._pools
 
     def _wait(self, ops: Any) -> int:
@@ -327,4 +327,4 @@ class PacerCore:
 
 
 if cython.compiled:
-    quicken()  # type: ignore[name-defined] # noqa: F821 - a C function, in gate.pxd
+    quicken()  # type: ignore[name-defined] # noqa: F821 - a C function, in core.pxd

@@ -1,24 +1,24 @@
-"""All gates of this process: what a fork does to them, and the blocks of `headway.testing`.
+"""All pacers of this process: what a fork does to them, and the blocks of `headway.testing`.
 
 **Fork.** The child has the pools as they were, so parent and child each hold the whole rate: the first verb there
-warns. Whoever waited was another thread, which does not exist in the child: its turn is given back. Forking takes every
+warns. The waiters were other threads, which do not exist in the child: their turns are given back. Forking takes every
 lock first, so that no other thread is in the middle of something; the child makes new ones. A thread-scoped pacer does
 not warn: it has a rate for each thread, and the thread of a child is one more.
 
 **Blocks.** Pools count time, and the time of a block is another one. So when a block begins the pools on the system's
 clock are set aside and empty ones stand in their place, which start with the block; when it ends they are put back,
-pace and all, and what was made inside the block starts anew. Who waits at such a moment is let go when it wakes up.
+pace and all, and what was made inside the block starts anew. A waiter of such a moment is let go when it wakes up.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from typing import Any
 
 from headway.clock import SYSTEM
 from headway.core.pools import Pools
+from headway.forks import on_fork
 from headway.pacer.core import PacerCore, gates
 
 __all__ = ["bring_back", "set_aside", "set_disabled"]
@@ -63,7 +63,7 @@ def _after_in_child() -> None:
 
 
 def set_disabled(flag: bool) -> None:
-    """Let every gate open at once, consuming nothing; who waits is let go."""
+    """Let every operation start at once, consuming nothing; waiters are let go."""
     for core in list(gates):
         with core._lock:
             core._off = flag
@@ -73,7 +73,7 @@ def set_disabled(flag: bool) -> None:
 
 
 def set_aside(now: int) -> Aside:
-    """Put the pools of every gate on the system clock away, and start empty ones at `now` in their place."""
+    """Put the pools of every pacer on the system clock away, and start empty ones at `now` in their place."""
     token: Aside = []
     for core in list(gates):
         if core._clock is SYSTEM:
@@ -105,5 +105,4 @@ def _renew(core: PacerCore, now: int) -> None:
     core._children = weakref.WeakSet()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+on_fork(_after_in_child, before=_before_fork, in_parent=_after_in_parent)

@@ -102,7 +102,7 @@ class Pacer(PacerCore):
     def set_rate(
         self, spec: str | float | Fraction | None = None, *, ratio: float | Fraction | None = None
     ) -> None:
-        """Change the pace while it runs: the backlog is kept, and those who wait get their times anew.
+        """Change the pace while it runs: the backlog is kept, and waiters get their times anew.
 
         What is not given stays. A verb in the string is obeyed: `set_rate("24000,1.2,restart")`, `set_rate("stop")`.
 
@@ -127,7 +127,7 @@ class Pacer(PacerCore):
         self.set_rate("start")
 
     def stop(self) -> None:
-        """Let time stand still: nothing starts, and who calls `acquire` waits for `start`."""
+        """Let time stand still: nothing starts, and `acquire` waits for `start`."""
         self.set_rate("stop")
 
     def restart(self) -> None:
@@ -135,7 +135,7 @@ class Pacer(PacerCore):
         self.set_rate("restart")
 
     def _threads(self) -> list[PacerCore]:
-        """The gates of the threads that live, if it is thread-scoped."""
+        """The pacers of the threads that live, if it is thread-scoped."""
         with self._lock:
             return list(self._children)
 
@@ -143,7 +143,7 @@ class Pacer(PacerCore):
 
     @property
     def wait_time_ns(self) -> int:
-        """The backlog: nanoseconds of schedule that nobody claimed (of this thread, if it is thread-scoped)."""
+        """The backlog: nanoseconds of schedule that no operation claimed (of this thread, if it is thread-scoped)."""
         me = self._mine()
         with me._lock:
             me._pools.fill(me._clock.now())

@@ -225,9 +225,7 @@ class ThrottledFunction:
         if by_value() and not self._importable(name):
             from headway.throttle.decorator import decorate
 
-            own = {
-                key: value for key, value in self.__dict__.items() if key not in ("__wrapped__", "limiter")
-            }
+            own = {key: value for key, value in vars(self).items() if key not in ("__wrapped__", "limiter")}
             return decorate, (self.bracket, self.function), own
         if name is None:
             raise TypeError(f"{self!r} cannot be pickled: it has no name to be found by")
@@ -236,7 +234,9 @@ class ThrottledFunction:
     def _importable(self, name: str | None) -> bool:
         """Whether another process finds it by its name: what `__main__` has is not there."""
         module = getattr(self, "__module__", None)
-        found: Any = None if module in (None, "__main__") else sys.modules.get(module)
+        found: Any = None
+        if module is not None and module != "__main__":
+            found = sys.modules.get(module)
         for part in (name or "?").split("."):
             found = getattr(found, part, None)
         return found is self

@@ -1,12 +1,12 @@
-"""The ledgers of one rule, one for each key, and how those that nobody needs any more go away.
+"""The ledgers of one rule, one for each key, and how those that are not needed any more go away.
 
-A key whose ledger equals a fresh one can be forgotten without anybody noticing. The naive ways to find such
-keys are a thread that looks for them (threads started by a constructor surprise everybody) and a time to live
-per key (a heap, and a push for every call). Here every call does a little of the work: keys stand in a ring,
-and a hand moves over it, 64 keys at a time. When it finds little to forget it comes back later and later, at
-the latest every 1024 calls; when it finds much it comes back with the next call. A new key moves the hand too,
-so that the ring cannot outgrow what is live by more than a constant factor. After n keys have fallen idle, n /
-64 + 1024 further calls have forgotten them all.
+A key whose ledger equals a fresh one can be forgotten without any difference to a caller. The naive ways to find such
+keys are a thread that looks for them (threads started by a constructor are a surprise) and a time to live per key (a
+heap, and a push for every call). Here every call does a little of the work: the keys are in a list, and a cursor moves
+over it in a circle, 64 keys at a time. When the sweep finds little to forget it comes back later and later, at the
+latest every 1024 calls; when it finds much it comes back with the next call. A new key moves the cursor too, so that
+the list cannot outgrow what is live by more than a constant factor. After n keys have fallen idle, n / 64 + 1024
+further calls have forgotten them all.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class KeyedLedgers:
         return ledger
 
     def rule_for(self, key: str | None) -> Rule:
-        """The rule of a key: its override, or the shelf's."""
+        """The rule of a key: its override, or the common one."""
         if key is None or self.choose is None:
             return self.rule
         return self.choose(key) or self.rule
@@ -87,21 +87,28 @@ class KeyedLedgers:
         return ledger
 
     def sweep(self, now: int, wall: int) -> None:
-        """Move the hand over the next keys and forget the idle ones."""
+        """Move the cursor over the next keys and forget the idle ones."""
         found = 0
         keys = self.keys
-        for _ in range(min(BATCH, len(keys))):
-            if self.cursor >= len(keys):
-                self.cursor = 0
-            key = keys[self.cursor]
-            ledger = self.ledgers[key]
-            if ledger.idle(wall if ledger.get_rule().uses_wall_clock else now):
-                del self.ledgers[key]
-                keys[self.cursor] = keys[len(keys) - 1]
-                keys.pop()
-                found += 1
-            else:
-                self.cursor += 1
+        ledger: Ledger | None = None
+        try:
+            for _ in range(min(BATCH, len(keys))):
+                if self.cursor >= len(keys):
+                    self.cursor = 0
+                key = keys[self.cursor]
+                # None where a signal handler's exception ended the last sweep halfway.
+                ledger = self.ledgers.get(key)
+                if ledger is None or ledger.idle(wall if ledger.get_rule().uses_wall_clock else now):
+                    self.ledgers.pop(key, None)
+                    keys[self.cursor] = keys[-1]
+                    keys.pop()
+                    found += 1
+                else:
+                    self.cursor += 1
+        except BaseException:
+            if ledger is not None:
+                ledger.mend(wall if ledger.get_rule().uses_wall_clock else now)
+            raise
         if found > BATCH // 4:
             self.pace = 1
         else:
@@ -119,11 +126,14 @@ class KeyedLedgers:
         elif key in self.ledgers:
             self.ledgers[key] = self.fresh(self.rule_for(key))
 
-    def reconfigure(self, rule: Rule, now: int, wall: int) -> None:
-        """Go on under another rule; keys with a rule of their own keep it."""
+    def without_override(self, choose: Callable[[str], Rule | None] | None) -> list[Ledger]:
+        """The ledgers that follow the common rule. Overrides may be a function of the user's, so this may raise."""
+        own = [ledger for key, ledger in list(self.ledgers.items()) if choose is None or choose(key) is None]
+        return [self.default, *own]
+
+    def reconfigure(self, rule: Rule, ledgers: list[Ledger], now: int, wall: int) -> None:
+        """Go on under another rule, with what `without_override` returned."""
         self.rule = rule
         moment = wall if rule.uses_wall_clock else now
-        self.default.reconfigure(rule, moment)
-        for key, ledger in self.ledgers.items():
-            if self.rule_for(key) is rule:
-                ledger.reconfigure(rule, moment)
+        for ledger in ledgers:
+            ledger.reconfigure(rule, moment)

@@ -7,7 +7,6 @@ delivered; `cluster/` has what only a Redis Cluster needs, and `embedded/` a pri
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from datetime import timedelta
@@ -23,6 +22,7 @@ from headway.engines.redis.net import early_imports  # noqa: F401 - before there
 from headway.engines.redis.net.address import READERS, Address, read_address
 from headway.engines.redis.net.clients import connectors_of, describe, is_client
 from headway.errors import InvalidArgument
+from headway.forks import on_fork
 
 __all__ = ["Engine", "check_uri", "is_client", "open_client", "open_scanner", "open_uri"]
 
@@ -38,8 +38,7 @@ def after_fork() -> None:
     _lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)
 
 
 def check_uri(uri: str) -> None:

@@ -1,7 +1,7 @@
 """`redis://` and its kin: one engine per address and process, shared by all limiters that name it.
 
 An engine knows where its servers are and keeps what belongs to the process and not to a limiter: connections, the
-names of its streams, where the server's clock stands, and the threads that look after those who wait.
+names of its streams, where the server's clock stands, and the threads that work for waiters and leases.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import itertools
-import os
 import secrets
 import sys
 import threading
 import weakref
 from base64 import b64encode
 from collections.abc import Callable
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
@@ -29,7 +27,7 @@ from headway.engines.redis.client.background import BackgroundWorker
 from headway.engines.redis.client.releases import PendingRelease
 from headway.engines.redis.client.requests import Release
 from headway.engines.redis.net.address import Address
-from headway.engines.redis.net.connections import CONNECTION_ERRORS
+from headway.engines.redis.net.connections import CONNECTION_ERRORS, exchange, exchange_async
 from headway.engines.redis.net.connectors import Connector, connectors_to
 from headway.engines.redis.net.pool import ServerPool
 from headway.engines.redis.net.pubsub import Subscription
@@ -38,6 +36,7 @@ from headway.engines.redis.net.server_checks import server_checks
 from headway.engines.redis.script.protocol import TICK, command
 from headway.engines.redis.unused import EngineUsers
 from headway.errors import EngineUnavailable, InvalidArgument, seconds_text
+from headway.forks import on_fork
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
@@ -59,6 +58,8 @@ class Engine(base.Engine):
     """Servers of Redis or Valkey that keep ledgers."""
 
     tick_ns = TICK
+    only_pool: ServerPool | None = None
+    """The server, where there is only one."""
 
     def __init__(self, address: Address, *, timeout: float = 0.25) -> None:
         self.address = address.public
@@ -88,16 +89,16 @@ class Engine(base.Engine):
         return connectors_to(address)
 
     def _settle(self, connectors: list[Connector]) -> None:
-        self._place = ServerPool(self, connectors[0])
+        self.only_pool = ServerPool(self, connectors[0])
 
     def reset(self) -> None:
-        """Begin as a process that nobody knows; a forked child is another."""
+        """Begin as a process that no server knows; a forked child is another."""
         self.process = secrets.token_hex(6).encode()
         self.wake = self.namespace.encode() + b":wake:" + self.process
         self.news = self.namespace.encode() + b":news"
         self.waiting: weakref.WeakValueDictionary[int, Acquire] = weakref.WeakValueDictionary()
         self._early: dict[int, Wakeup] = {}
-        # Accounts with ends that wait for a question to travel with.
+        # Clients with releases that wait for a command to travel with.
         self.deferred: set[LedgerClient] = set()
         self.worker = BackgroundWorker(self)
         self._streams = itertools.count()
@@ -105,6 +106,8 @@ class Engine(base.Engine):
         self._lock = threading.Lock()
         self.users.reset()
         self._greeted: set[bytes] = set()
+        # Whether this process is about to end: nothing that it sends now is sent again.
+        self.ending = False
         self._subscription = None
         for pool in self.pools():
             pool.reset()
@@ -155,22 +158,23 @@ class Engine(base.Engine):
     # -- names -------------------------------------------------------------------------------------------
 
     def new_stream(self) -> bytes:
-        """A name that no other stream of this process has, for 16 million of them: all keys of a limiter with metrics
-        share a root, and of two streams of one name there, the older one's commands are overtaken for ever."""
+        """A name that no other stream of this process has, for 16 million of them. All keys of a limiter with metrics
+        share a root; if two streams there shared a name, the server would reject the older one's commands as stale."""
         return self.process + b64encode((next(self._streams) & 0xFFFFFF).to_bytes(3, "big"))
 
     # -- where -------------------------------------------------------------------------------------------
 
     def pool_of(self, ledger: LedgerClient | ClusterPause) -> ServerPool:  # noqa: ARG002 - a cluster needs it
-        return self._place
+        assert self.only_pool is not None  # a cluster finds the node
+        return self.only_pool
 
     def pools(self) -> list[ServerPool]:
-        return [self._place]
+        return [] if self.only_pool is None else [self.only_pool]
 
     def moved(self, ledger: LedgerClient | ClusterPause, error: Exception) -> ServerPool | None:
         """Where the ledger is now, if that is what the error says."""
         if str(error).startswith("READONLY"):
-            # It was the primary when we connected, and is a replica now: ask anew who is.
+            # It was the primary when we connected, and is a replica now: find the primary anew.
             pool = self.pool_of(ledger)
             pool.discard_connections(ConnectionError("it has become a replica"), alive=True)
             return pool
@@ -195,25 +199,14 @@ class Engine(base.Engine):
         """A connection was made; a server that is new to us has to answer some questions."""
         self.repeated_log.recovered()
         if connection.ident not in self._greeted:
-            flow = server_checks(self)
-            try:
-                payload = next(flow)
-                while True:
-                    connection.limit(connection.until - monotonic_ns())
-                    payload = flow.send(connection.call(payload))
-            except StopIteration:
-                self._greeted.add(connection.ident)
+            exchange(connection, server_checks(self), connection.until)
+            self._greeted.add(connection.ident)
 
     async def check_server_async(self, connection: LoopConnection, deadline: float) -> None:
         self.repeated_log.recovered()
         if connection.ident not in self._greeted:
-            flow = server_checks(self)
-            try:
-                payload = next(flow)
-                while True:
-                    payload = flow.send(await connection.call(payload, deadline))
-            except StopIteration:
-                self._greeted.add(connection.ident)
+            await exchange_async(connection, server_checks(self), deadline)
+            self._greeted.add(connection.ident)
 
     def round_trip_ns(self, measure: bool = True) -> int:
         """How long a command takes there and back, as measured once; 0 for an engine that cannot be reached."""
@@ -239,14 +232,14 @@ class Engine(base.Engine):
     def post(self, request: Request) -> None:
         """Say something without waiting for an answer; never blocks, never raises.
 
-        What nobody waits for travels with the next question, if one comes soon: within this turn of the event loop, or
+        A release travels with the next command, if one comes soon: within this turn of the event loop, or
         within a millisecond; what has come together until then is posted together. A thread does not leave an end for
         later that a waiter waits for, nor the first one of its process: that may be the only one, as in a child that
-        is forked for each job and ends by `os._exit`, where nobody comes to post it.
+        is forked for each job and ends by `os._exit`, where no other thread would post it.
         """
         ledger = request.ledger
         if ledger.compacted:
-            # What was given back is to be found by the next question, which travels from another account.
+            # The next command is to find what was released, and it travels from another client.
             ledger = request.ledger = ledger.registry.successor(ledger, request.epoch)
         loop = asyncio._get_running_loop()
         if loop is None and (
@@ -275,7 +268,7 @@ class Engine(base.Engine):
             self.post_now(*ends)
 
     def post_now(self, *requests: Request) -> None:
-        """Requests of one account and one epoch, in one command."""
+        """Requests of one client and one epoch, in one command."""
         posts = self.pool_of(requests[0].ledger).release_sender
         posts.post(PendingRelease(*requests))
         self.worker.flush()
@@ -292,7 +285,7 @@ class Engine(base.Engine):
         self.worker.retry_later(request)
 
     def wait_for(self, acquire: Acquire) -> None:
-        """Somebody stands in a queue: listen for its call."""
+        """A request waits in the queue: listen for its wake-up."""
         self.worker.track(acquire.ledger)
         self.worker.listen()
         if self._subscription is not None:
@@ -326,7 +319,7 @@ class Engine(base.Engine):
         acquire.called(call.slot - call.now, call.marks, call.epoch, granted, at)
 
     def track(self, ledger: LedgerClient) -> None:
-        """Somebody sleeps or holds there: give signs of life, and hear of pauses and losses."""
+        """There is a sleeper or a lease: send heartbeats, and learn of pauses and losses."""
         self.worker.track(ledger)
         self.worker.listen()
 
@@ -386,8 +379,9 @@ class Engine(base.Engine):
 
 
 def flush_at_exit() -> None:
-    """At the end of the process: what was ended is said, so that nobody has to wait for its lease."""
+    """At the end of the process: send the releases, so that no waiter has to wait for a lease to end."""
     for engine in list(engines):
+        engine.ending = True
         for ledger in list(engine.deferred):
             engine.flush(ledger)
         for pool in engine.pools():
@@ -403,5 +397,4 @@ def after_fork() -> None:
         engine.reset()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)

@@ -13,7 +13,6 @@ A limiter that comes after its engine was closed in this way opens it again (`En
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
@@ -21,6 +20,7 @@ from _thread import allocate_lock, start_new_thread
 from typing import TYPE_CHECKING, Any
 
 from headway.clock import SYSTEM
+from headway.forks import on_fork
 
 if TYPE_CHECKING:
     from headway.engines.redis.engine import Engine
@@ -146,5 +146,4 @@ def after_fork() -> None:
     _running = allocate_lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)

@@ -1,12 +1,10 @@
-"""What has to happen while nobody asks: signs of life, messages, letters that could not be written.
+"""What has to happen between calls: heartbeats, messages, and releases that could not be written.
 
-Two threads of a process look after an engine, from the first moment somebody has to wait or holds something under a
-lease,
-until nothing is left to look after. The *keeper* visits every account in which somebody stands, sleeps or holds, three
-times in a lease: it renews leases, asks after those who stand (a message may have been lost) and learns of pauses and
-losses; in a cluster it also asks whether limiters whose keys are used are paused (`halts.py`). It also polls for the
-waiters of an account when the head of their queue is ready: one poll for all of them, and one at a time. The *listener*
-has the one subscription of the process and calls those whose turn has come.
+Two threads of a process work for an engine, from the first waiter or lease until nothing is left to do. The *worker*
+visits every ledger that has waiters, sleepers or leases, three times in a lease. It renews the leases, polls for the
+waiters (a message may have been lost) and learns of pauses and losses. In a cluster it also queries whether limiters
+whose keys are used are paused (`cluster/pause.py`). When the head of a queue is ready, it polls for all waiters of that
+ledger at once. The *listener* has the one subscription of the process, and wakes waiters whose turn has come.
 
 Threads, also for asyncio: a holder whose event loop is busy lives all the same.
 """
@@ -25,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
-from headway.engines.redis.client.batching import MOST, thread_batcher
+from headway.engines.redis.client.batching import FEW, thread_batcher
 from headway.engines.redis.client.ledger_client import UNPLANNED
 from headway.engines.redis.client.requests import (
     NOTHING,
@@ -54,7 +52,7 @@ SOON = 0.001
 ALERT = 50
 """Rounds of a millisecond, after the last end that was left to travel with a question."""
 CALM = 10
-"""Rounds of 20 ms without letters, after which it sleeps until the next visits, or until it is woken."""
+"""Rounds of 20 ms without releases, after which it sleeps until the next visits, or until it is woken."""
 FIRST_RETRY, UNKNOWN_RETRY = 0.02, 0.5
 """Seconds until something is tried again that failed; twice as long each time. The second is the longest pause of
 finding out what has become of a command."""
@@ -65,8 +63,8 @@ MAX_UNKNOWN = 1024
 
 
 class Waker:
-    """An event for one who waits. That of `threading` has a lock inside, which a signal's handler that raises at the
-    wrong moment leaves taken: then nobody could be woken any more, or even try to."""
+    """An event for one waiting thread. That of `threading` has a lock inside, which a signal handler that raises at the
+    wrong moment leaves taken: no thread could wake another any more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -113,8 +111,8 @@ class BackgroundWorker:
         self.cluster_pauses: set[ClusterPause] = set()
         self.retry_queue: deque[Request] = deque()
         self._errands_retry = Backoff(engine.clock, engine.lease_ns // 3)
-        self.unknown_outcomes: deque[UnknownOutcome] = deque(maxlen=MAX_UNKNOWN)
-        # The collector may come while we have it, and end somebody who has a letter to post.
+        self.unknown_outcomes: deque[UnknownOutcome] = deque()
+        # Re-entrant: the garbage collector may run while this thread has it, and end a permit whose release is posted.
         self._lock = threading.RLock()
         self._wake = Waker()
         self._thread: threading.Thread | None = None
@@ -124,7 +122,7 @@ class BackgroundWorker:
         # Whether it has to be woken to be there in a millisecond, or at all before the next visits.
         self._resting = self._drowsy = True
         self._doubts_retry = Backoff(engine.clock, int(UNKNOWN_RETRY * 1e9))
-        # Polls by their time, with a number, as accounts cannot be compared; accounts whose last poll failed; and when
+        # Polls by their time, with a number, as clients cannot be compared; clients whose last poll failed; and when
         # the thread wakes by itself.
         self._polls: list[tuple[int, int, LedgerClient]] = []
         self._numbers = itertools.count()
@@ -134,14 +132,14 @@ class BackgroundWorker:
         self._early = self._called = False
 
     def track(self, ledger: LedgerClient) -> None:
-        """Visit this account from now on, for as long as somebody waits or holds there."""
+        """Visit this ledger from now on, for as long as it has waiters or leases of this process."""
         if ledger not in self.ledgers or self._thread is None:
             with self._lock:
                 self.ledgers.add(ledger)
                 self._start()
 
     def plan_poll(self, ledger: LedgerClient, at: int) -> None:
-        """Poll for the waiters of an account at this time, unless that happens earlier."""
+        """Poll for the waiters of a ledger at this time, unless that happens earlier."""
         with self._lock:
             if at >= ledger.poll_at:
                 return
@@ -159,7 +157,7 @@ class BackgroundWorker:
             self._start()
 
     def flush(self) -> None:
-        """There are letters: their answers are looked for from now on, as not all of them may arrive."""
+        """There are releases: their replies are read from now on, as not all of them may arrive."""
         if self._thread is None:
             with self._lock:
                 self._start()
@@ -174,7 +172,7 @@ class BackgroundWorker:
             self.wake()
 
     def retry_later(self, request: Request) -> None:
-        """Ask for something that nobody waits for the answer of."""
+        """Send a request whose reply no caller waits for."""
         with self._lock:
             self.retry_queue.append(request)
             self._start()
@@ -183,14 +181,17 @@ class BackgroundWorker:
     def resolve_unknown(self, outcome: UnknownOutcome) -> None:
         """Find out whether a command was applied."""
         with self._lock:
+            forgotten = self.unknown_outcomes.popleft() if len(self.unknown_outcomes) >= MAX_UNKNOWN else None
             self.unknown_outcomes.append(outcome)
             self._start()
+        if forgotten is not None:
+            forgotten.give_up()
         self.wake()
 
     def _start(self) -> None:
         if self._thread is None and not self.stopped:
-            thread = threading.Thread(target=self._keep, name="headway keeper", daemon=True)
-            if self._thread is None:  # the collector may have come, and somebody with it
+            thread = threading.Thread(target=self._keep, name="headway worker", daemon=True)
+            if self._thread is None:  # the garbage collector may have run, and started it
                 self._thread = thread
                 try:
                     running = self._started(thread)
@@ -244,7 +245,7 @@ class BackgroundWorker:
             self.wake()
         return left
 
-    # -- the keeper --------------------------------------------------------------------------------------
+    # -- the worker --------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         idle = alert = after = uncontended = 0
@@ -253,7 +254,7 @@ class BackgroundWorker:
         while self._thread is me:
             alert = ALERT if self.engine.deferred or self._waiting_letters() else alert - 1
             self._resting = alert <= 0
-            # First the flag: whoever has a letter after we have looked for one wakes us.
+            # First the flag: a release that comes after we have looked for one wakes us.
             self._drowsy = uncontended >= CALM and alert <= 0
             if alert <= 0 and self._has_releases():
                 uncontended, self._drowsy = 0, False
@@ -283,7 +284,7 @@ class BackgroundWorker:
                 idle = 0 if anything or uncontended < CALM else idle + 1
                 if idle > LINGER or self.stopped:
                     self._thread = None
-                    # Whoever posts a letter looks for the thread afterwards, and we look for letters.
+                    # A thread that posts a release looks for the worker afterwards, and the worker looks for releases.
                     if self.stopped or not self._has_releases():
                         return
                     self._thread = me
@@ -295,7 +296,7 @@ class BackgroundWorker:
                 self._ask_for_pauses(step)
                 self._visit(ledgers, step)
             except Exception:
-                log.exception("the keeper of %s failed, and goes on", self.engine.address)
+                log.exception("the background worker of %s failed, and goes on", self.engine.address)
 
     def _until_poll(self, pause: float) -> float:
         """Seconds until the next poll, if that is sooner."""
@@ -308,8 +309,8 @@ class BackgroundWorker:
         return max(0.0, (self._rises - now) / 1e9)
 
     def _poll(self) -> None:
-        """Poll for the waiters whose time has come. An account that does not answer twice is given up: its waiters ask
-        again, and hear of it."""
+        """Poll for the waiters whose time has come. A ledger that does not answer twice is given up: its waiters
+        request again, and learn of it."""
         while (ledger := self._next_poll()) is not None:
             try:
                 if ledger.standing:
@@ -324,7 +325,7 @@ class BackgroundWorker:
                     self._unanswered.add(ledger)
                     self.plan_poll(ledger, self.engine.clock.now() + ledger.registry.timeout_ns)
             except Exception:
-                log.exception("the keeper of %s failed, and goes on", self.engine.address)
+                log.exception("the background worker of %s failed, and goes on", self.engine.address)
 
     def _next_poll(self) -> LedgerClient | None:
         now = self.engine.clock.now()
@@ -354,19 +355,19 @@ class BackgroundWorker:
             for posts in self._waiting_letters():
                 posts.flush()
         except Exception:
-            log.exception("the keeper of %s failed, and goes on", self.engine.address)
+            log.exception("the background worker of %s failed, and goes on", self.engine.address)
 
     def _busy_accounts(self) -> list[LedgerClient]:
         for ledger in list(self.ledgers):
             if not ledger.busy:
-                # Whoever begins to wait or hold there now either sees that it is not looked after, or is seen here.
+                # A waiter or lease that begins now either sees that its ledger is not visited, or is seen here.
                 self.ledgers.discard(ledger)
                 if ledger.busy:
                     self.ledgers.add(ledger)  # type: ignore[unreachable] # another thread
         return list(self.ledgers)
 
     def _waiting_letters(self) -> list[ReleaseSender]:
-        """Lines with letters that are written when others were answered."""
+        """Senders with releases that are written when others were answered."""
         return [pool.release_sender for pool in self.engine.pools() if pool.release_sender.waits]
 
     def _has_releases(self) -> bool:
@@ -375,7 +376,7 @@ class BackgroundWorker:
         )
 
     def _resolve_unknown(self) -> None:
-        """Find out what has become of commands whose answers were lost, as soon as somebody answers."""
+        """Find out what has become of commands whose answers were lost, as soon as a server answers."""
         while self.unknown_outcomes and not self._doubts_retry.left():
             outcome = self.unknown_outcomes[0]
             try:
@@ -390,17 +391,30 @@ class BackgroundWorker:
                 if self.engine.moved(outcome.ledger, error) is not None or self.engine.out_of_order(error):
                     self._doubts_retry.failed()
                     return
+                outcome.give_up()
             except HeadwayError as error:
-                log.warning("the keeper of %s could not clear up: %s", self.engine.address, error)
+                log.warning(
+                    "the background worker of %s could not resolve a lost reply: %s",
+                    self.engine.address,
+                    error,
+                )
+                outcome.give_up()
             except Exception:  # whatever it is, it must not be in the way of all others
-                log.exception("the keeper of %s could not clear up, and goes on", self.engine.address)
-            self.unknown_outcomes.popleft()
+                log.exception(
+                    "the background worker of %s could not resolve a lost reply, and goes on",
+                    self.engine.address,
+                )
+                outcome.give_up()
+            with self._lock:
+                # Another thread may have forgotten it meanwhile, to make room.
+                if self.unknown_outcomes and self.unknown_outcomes[0] is outcome:
+                    self.unknown_outcomes.popleft()
 
     def _run_retries(self) -> None:
         while self.retry_queue and not self._errands_retry.left():
             ledger = self.retry_queue[0].ledger
             some: list[Request] = []
-            while self.retry_queue and self.retry_queue[0].ledger is ledger and len(some) < MOST // 4:
+            while self.retry_queue and self.retry_queue[0].ledger is ledger and len(some) < FEW:
                 request = self.retry_queue.popleft()
                 if not request.epoch or request.epoch == ledger.epoch:
                     some.append(request)
@@ -408,11 +422,9 @@ class BackgroundWorker:
                 self._run_some(ledger, some)
 
     def _run_some(self, ledger: LedgerClient, some: list[Request]) -> None:
-        """Errands to one ledger, together."""
-        batcher = thread_batcher(ledger)
-        batcher.queue.extend(some[1:])
+        """Retries to one ledger, together."""
         try:
-            batcher.send(some[0])
+            send_all(ledger, some)
             self._errands_retry.succeeded()
         except EngineUnavailable as error:
             self.engine.log_once(error)
@@ -438,7 +450,7 @@ class BackgroundWorker:
             pause_state.idle = 0 if pause_state.used else pause_state.idle + 1
             pause_state.used = False
             if pause_state.idle > UNUSED:
-                # Whoever uses it next asks first.
+                # The next call of a key queries first.
                 pause_state.known = False
                 self.cluster_pauses.discard(pause_state)
                 continue
@@ -461,34 +473,32 @@ class BackgroundWorker:
                 silent.add(pool)
                 self.engine.log_once(error)
         for ledger in ledgers:
-            # Nobody has heard of the ledger for so long that it may have given up those who stand in its queue. They
-            # ask again, and hear that it does not answer.
+            # The ledger has not answered for so long that it may have given up the waiters in its queue. They request
+            # again, and learn that it does not answer.
             if ledger.standing and ledger.registry.clock.now() - ledger.replied_at > ledger.registry.lease_ns:
                 give_up(ledger)
 
     def visit(self, ledger: LedgerClient, now: int) -> None:
-        """Give signs of life for everybody who waits or holds there."""
+        """Send heartbeats for all waiters and leases there."""
         ledger.visited = now
         for acquire in list(ledger.sleepers):
             # Reserved, and its holder neither waited nor said an end: there is nothing left to move.
             if now > acquire.expires + ledger.moved(acquire):
                 ledger.sleepers.discard(acquire)
-        batcher = thread_batcher(ledger)
-        signs = []
+        signs: list[Request] = []
         for pool, lease in list(ledger.leases.items()):
             if lease.dropped:
-                # Its permit was dropped by a holder that lives: that is known here, so nobody needs to wait for the
-                # end.
+                # Its permit was dropped by a holder that lives: that is known here, so no waiter needs to
+                # wait until the lease is over.
                 ledger.leases.pop(pool, None)
                 lease.end_dropped()
             elif lease.begin_renewal():
                 signs.append(Renew(ledger, lease))
         try:
-            for first in range(0, len(signs), MOST - 1):
-                batcher.queue.extend(signs[first : first + MOST - 1])
-                batcher.send(Request(ledger, NOTHING))
+            for first in range(0, len(signs), FEW):
+                send_all(ledger, signs[first : first + FEW])
             if ledger.standing or not signs:
-                batcher.send(PollQueue(ledger))
+                thread_batcher(ledger).send(PollQueue(ledger))
         finally:
             for sign in signs:
                 if not sign.done:
@@ -527,9 +537,9 @@ class BackgroundWorker:
         return bool(self.cluster_pauses) or any(ledger.busy for ledger in list(self.ledgers))
 
     def _nobody_listens(self) -> bool:
-        """Whether nobody waits or holds, so that the listener can end; who comes later starts another."""
+        """Whether there are no waiters and leases, so that the listener can end; a later waiter starts another."""
         with self._lock:
-            # First the flag: whoever begins to wait now either sees that nobody listens, or is seen here.
+            # First the flag: a waiter that begins now either sees that there is no listener, or is seen here.
             listener, self._listener = self._listener, None
             if not self._anybody():
                 return True
@@ -565,8 +575,16 @@ class BackgroundWorker:
             position = end
 
 
+def send_all(ledger: LedgerClient, requests: list[Request]) -> None:
+    """Send them together, and wait until all of them were answered: others may be in the queue before them."""
+    batcher = thread_batcher(ledger)
+    batcher.queue.extend(requests)
+    while not all(request.done for request in requests):
+        batcher.send(Request(ledger, NOTHING))
+
+
 def give_up(ledger: LedgerClient) -> None:
-    """The waiters of an account have to ask again."""
+    """The waiters of a ledger have to request again."""
     for acquire in list(ledger.standing.values()):
         acquire.void = True
         acquire.withdraw()

@@ -1,6 +1,7 @@
 cimport cython
-from headway.engines.redis.client.ledger_client cimport LedgerClient, RoundTrip
-from headway.engines.redis.client.requests cimport Request, encode_batch
+from headway.engines.redis.client.ledger_client cimport LedgerClient
+from headway.engines.redis.client.requests cimport Request
+from headway.engines.redis.client.round_trip cimport RoundTrip
 
 
 cdef class Batcher:
@@ -12,8 +13,6 @@ cdef class Batcher:
     @cython.locals(request=Request)
     cpdef list gather(self)
 
-    cpdef RoundTrip new_round_trip(self, list batch, bytes ident)
-
 
 cdef class ThreadBatcher(Batcher):
     cdef public object lock, unfinished
@@ -22,6 +21,7 @@ cdef class ThreadBatcher(Batcher):
     @cython.locals(mine=list, batch=list)
     cpdef send(self, Request request)
 
+    @cython.locals(ledger=LedgerClient, together=list, request=Request)
     cdef _send(self, list batch)
 
     @cython.locals(round_trip=RoundTrip, payload=bytes, began=cython.longlong, deadline=cython.longlong, left=cython.double)

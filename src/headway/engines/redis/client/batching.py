@@ -1,16 +1,16 @@
-"""Combining: whoever wants something of a ledger while a command is on its way travels with the next one.
+"""Batching: requests that come while a command is in flight travel together in the next one.
 
-A lane is one stream of numbered commands from this process to one account's ledger; there is one for threads and one
-for each event loop. At most one command of a lane is under way, which is what makes numbers enough to apply each once.
-The first to come sends its own request and whatever has gathered; when the answer is there, what has come meanwhile is
-sent, up to `MOST` requests. So an idle lane adds no delay, and a busy one makes one call for hundreds of decisions. An
-event loop that was busy last time also waits for the end of its turn: whoever was woken together asks together. The
-time-out of a command begins when it is sent, and not while its requests wait for the one before it.
+A batcher is one stream of numbered commands from this process to one key's ledgers. There is one for threads, and one
+for each event loop. At most one command of a batcher is in flight, so its number is enough to apply it once. The first
+request is sent at once, with all that wait; when its reply is there, what has come meanwhile is sent, up to `MOST`
+requests. So an idle batcher adds no delay, and a busy one makes one call for hundreds of decisions. An event loop that
+was busy last time also waits for the end of its turn: tasks that were woken together send together. The time-out of a
+command begins when it is sent, and not while its requests wait for the command before it.
 
-A command whose answer was lost is sent again with its number, and the script gives its old answer. When the time is up
-before an answer came, nobody knows whether it was applied: those who asked hear that the engine is not available, the
-lane goes on as another stream, and the keeper finds out later what was granted to nobody (`UnknownOutcome`) and
-gives it back.
+A command whose reply was lost is sent again with its number, and the script gives its old reply. If the time is up
+before a reply came, it is unknown whether the command was applied. Its callers get `EngineUnavailable`, the batcher
+goes on as another stream, and the background worker finds out later what was granted in vain (`UnknownOutcome`), and
+releases it.
 """
 
 from __future__ import annotations
@@ -28,24 +28,28 @@ from hiredis import ReplyError
 from redis.exceptions import RedisError
 
 from headway.clock import SYSTEM
-from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
-from headway.engines.redis.client.requests import NOTHING, OutcomeProbe, Request, encode_batch
+from headway.engines.redis.client.ledger_client import LedgerClient
+from headway.engines.redis.client.requests import NOTHING, OutcomeProbe, Request
+from headway.engines.redis.client.round_trip import RoundTrip
 from headway.engines.redis.net.connections import (
-    AT_ONCE,
     CONNECTION_ERRORS,
     Connection,
     LoopConnection,
     LoopEnded,
+    exchange,
+    exchange_async,
 )
 from headway.errors import EngineUnavailable, HeadwayError
+from headway.interrupts import take_lock
 
 if TYPE_CHECKING:
     from headway.engines.redis.net.pool import ServerPool
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two questions to a slot that is half way to another node; twice as long each time."""
-MOST = 256
-"""Requests in one command: a script keeps the server from everybody else."""
+MOST, FEW = 256, 64
+"""Requests in one command: a script keeps the server from all other clients. Fewer where each takes longer, as there
+are several rules, or waiters that have to be served."""
 QUICK = 1_000_000
 """Nanoseconds in which a connection is there that is open already."""
 REFUSALS = (ReplyError, HeadwayError, RedisError)
@@ -70,17 +74,10 @@ class Batcher:
         self.timeout_ns: int = ledger.registry.timeout_ns
 
     def gather(self) -> list[Request]:
-        queue = self.queue
-        batch = [queue.popleft() for _ in range(min(len(queue), MOST))]
+        queue, ledger = self.queue, self.ledger
+        most = MOST if ledger.frame.width == 1 and not ledger.waiting else FEW
+        batch = [queue.popleft() for _ in range(min(len(queue), most))]
         return [request for request in batch if not request.orphan]
-
-    def new_round_trip(self, batch: list[Request], ident: bytes) -> RoundTrip:
-        if not self.stream:
-            self.stream = self.engine.new_stream()  # it was retired while somebody was about to use it
-        said = encode_batch(batch, self.engine.tickets)
-        return RoundTrip(
-            self.ledger, batch, said, self.stream, self.number, ident, self.timeout_ns, self.first
-        )
 
     def unavailable(self, cause: BaseException) -> EngineUnavailable:
         return self.engine.unavailable(cause)
@@ -93,7 +90,7 @@ class Batcher:
         return pool, min(FIRST_PAUSE * 2.0**hops, LONGEST_PAUSE) if halfway or hops > 2 else 0.0
 
     def fail(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
-        """Tell everybody in the batch, and who waits behind it: they have waited for the same answer."""
+        """Fail the requests in the batch and those behind it: they have waited for the same reply."""
         self.fail_unknown(batch, error, sent)
         while self.queue:
             for request in self.gather():
@@ -101,7 +98,7 @@ class Batcher:
                 request.unheard()
 
     def fail_unknown(self, batch: list[Request], error: BaseException, sent: bool = True) -> None:
-        """There will be no answer for those in the batch."""
+        """There will be no reply for the requests in the batch."""
         for request in batch:
             request.fail(error)
         if self.first and sent:
@@ -117,7 +114,7 @@ class Batcher:
 
 
 class UnknownOutcome:
-    """A command of which nobody knows whether it was applied."""
+    """A command of which it is unknown whether it was applied."""
 
     __slots__ = ("batch", "first", "ledger", "number", "stream")
 
@@ -137,23 +134,20 @@ class UnknownOutcome:
         pool = ledger.registry.engine.pool_of(ledger)
         connection = pool.take()
         try:
-            question = OutcomeProbe(ledger, self.batch)
-            said, timeout_ns = [question.command], ledger.registry.timeout_ns
-            round_trip = RoundTrip(
-                ledger, [question], said, self.stream, self.number, connection.ident, timeout_ns, self.first
-            )
-            answer = connection.call(round_trip.open())
+            probe = OutcomeProbe(ledger, self.batch)
+            round_trip = RoundTrip(ledger, [probe], self.stream, self.number, connection.ident, self.first)
+            answer = connection.call(round_trip.encode())
             if not round_trip.settle(answer):
-                flow = round_trip.resolve(answer)
-                payload = next(flow)
-                while True:
-                    payload = flow.send(connection.call(payload))
-            pool.put_back(connection)
-        except StopIteration:
-            pool.put_back(connection)
+                exchange(connection, round_trip.resolve(answer))
         except BaseException:
             connection.close()
             raise
+        pool.put_back(connection)
+
+    def give_up(self) -> None:
+        """It will never be known: a release that waits for one of the batch waits no longer."""
+        for request in self.batch:
+            request.settle()
 
 
 class ThreadBatcher(Batcher):
@@ -172,11 +166,10 @@ class ThreadBatcher(Batcher):
         return self.lock.locked()
 
     def retire(self) -> bytes | None:
-        """Give its stream away, for a lane that comes later; None if it is used."""
+        """Give its stream away, for a batcher that comes later; None if it is used."""
         mine: list[bool] = []
         try:
-            mine.extend(map(self.lock.acquire, AT_ONCE))
-            if not mine[0] or self.queue or self.unfinished is not None:
+            if not take_lock(self.lock, mine) or self.queue or self.unfinished is not None:
                 return None
             stream, self.stream = self.stream, b""
             return stream
@@ -187,11 +180,9 @@ class ThreadBatcher(Batcher):
     def send(self, request: Request) -> None:
         """Send it, alone or with others, and wait for its answer."""
         lock = self.lock
-        # Whether we have the lock is noted by the call that takes it: a signal's handler may raise right after it.
         mine: list[bool] = []
         try:
-            mine.extend(map(lock.acquire, AT_ONCE))
-            if mine[0]:
+            if take_lock(lock, mine):
                 batch = [request, *self.gather()] if self.queue else [request]
             else:
                 batch = []
@@ -201,14 +192,14 @@ class ThreadBatcher(Batcher):
                     self._finish(self.unfinished)
                 if batch:
                     self._send(batch)
-                # More may have gathered than one command takes; who gathered ours may have been interrupted before
-                # sending.
+                # More may have gathered than one command takes; the thread that gathered ours may have been interrupted
+                # before sending.
                 while not request.done:
                     self._send(self.gather() or [request])
         except BaseException:
             request.withdraw()
             if self.unfinished is not None:
-                # Whoever comes next sends it again, with its number, and who was interrupted gives back.
+                # The next thread sends it again, with its number; what an interrupted caller was granted goes back.
                 self.engine.worker.retry_later(Request(self.ledger, NOTHING))
             raise
         finally:
@@ -227,10 +218,9 @@ class ThreadBatcher(Batcher):
         self.queue.append(request)
         while not request.done:
             # First the queue: a thread that gives the lock back now sees that we are in it.
-            mine.extend(map(self.lock.acquire, AT_ONCE))
-            if mine[-1]:
+            if take_lock(self.lock, mine):
                 return
-            # One that was interrupted may have called nobody.
+            # A thread that was interrupted may have woken no other.
             turn.acquire(timeout=self.timeout)
 
     def _call_next(self) -> None:
@@ -248,10 +238,13 @@ class ThreadBatcher(Batcher):
         behind = [*self.queue]
         Batcher.fail(self, batch, error, sent)
         for request in behind:
-            call(request)
+            if request.waiter is not None:
+                call(request)
 
     def _send(self, batch: list[Request]) -> None:
         ledger = self.ledger
+        if not self.stream:
+            self.stream = self.engine.new_stream()  # it was retired while a thread was about to use it
         ahead = True
         while ahead:
             self.number += 1
@@ -260,46 +253,50 @@ class ThreadBatcher(Batcher):
             self.unfinished = together
             if ledger.ends:
                 ledger.take_ends(together)
-            # Who asks anew is to find what it gave back: if that is more than travels with a question, it goes first.
+            # A request is to find what was released before it. If that is more than one command takes, it goes first.
             ahead = bool(together and ledger.ends)
             if not ahead:
                 together += batch
             self._round(together)
             self.unfinished = None
             for request in together:
-                call(request)
+                if request.waiter is not None:
+                    call(request)
             if ahead and together[0].error is not None:
                 self.fail(batch, together[0].error, sent=False)
                 return
 
     def _finish(self, batch: list[Request]) -> None:
-        """Somebody was interrupted, maybe only after everybody had heard."""
+        """A thread was interrupted, maybe only after all replies had been applied."""
         if not all(request.done for request in batch):
             try:
                 self._round(batch)
             except Exception as error:
                 if threading.current_thread() is not threading.main_thread():
-                    # No signal's handler runs here, so it is the batch. It must not be in everybody's way.
+                    # No signal's handler runs here, so it is the batch. It must not block all others.
                     self.fail(batch, self.unavailable(error))
                     self.unfinished = None
                 raise
         self.unfinished = None
         for request in batch:
-            call(request)
+            if request.waiter is not None:
+                call(request)
 
     def _round(self, batch: list[Request]) -> None:
         clock = self.ledger.registry.clock
         began, left = clock.now(), self.timeout
         deadline = began + self.timeout_ns
-        pool = self.engine.pool_of(self.ledger)
+        pool = self.engine.only_pool or self.engine.pool_of(self.ledger)
         # Whether it was sent on another connection before: there it may still be under way, whatever is answered here.
         hops, twice = 0, self.first != 0
         while True:
             connection: Connection | None = None
             try:
                 connection = pool.take(left)
-                round_trip = self.new_round_trip(batch, connection.ident)
-                payload = round_trip.open()
+                round_trip = RoundTrip(
+                    self.ledger, batch, self.stream, self.number, connection.ident, self.first
+                )
+                payload = round_trip.encode()
                 if self.first or self.timeout != connection.usual or round_trip.sent - began > QUICK:
                     if self.engine.slow_to_prepare and not self.first:
                         deadline = (
@@ -308,16 +305,9 @@ class ThreadBatcher(Batcher):
                     connection.limit(deadline - clock.now())
                 self.first = self.first or round_trip.sent
                 answer = connection.call(payload)
-                if round_trip.settle(answer):
-                    pool.put_back(connection)
-                    return
-                flow = round_trip.resolve(answer)
-                payload = next(flow)
-                while True:
-                    # It takes more than one question, and all of them have the time of one.
-                    connection.limit(deadline - clock.now())
-                    payload = flow.send(connection.call(payload))
-            except StopIteration:
+                if not round_trip.settle(answer):
+                    # It takes more than one command, and all of them have the time of one.
+                    exchange(connection, round_trip.resolve(answer), deadline, clock)
                 pool.put_back(connection)
                 return
             except CONNECTION_ERRORS as error:
@@ -347,16 +337,15 @@ class ThreadBatcher(Batcher):
 
 
 def call(request: Request) -> None:
-    """Wake the thread that waits for a request, if one does."""
-    if request.waiter is not None:
-        with suppress(RuntimeError):  # it is awake
-            request.waiter.release()
+    """Wake the thread that waits for a request."""
+    with suppress(RuntimeError):  # it is awake
+        request.waiter.release()
 
 
 class LoopBatcher(Batcher):
-    """The lane of an event loop. It is no task: what is usual happens in the call of who asks and in that of the
-    transport, and what is not (connecting, another answer than the expected one, trouble) in a task of its own. So
-    whoever is cancelled leaves at once, and its answer finds an orphan."""
+    """The batcher of an event loop. It is no task. The usual case happens in the caller's and in the transport's call;
+    connecting, an unexpected reply and errors are dealt with in a task of its own. So a cancelled caller leaves at
+    once, and its reply finds an orphan."""
 
     __slots__ = ("batch", "busy", "crowded", "deadline", "loop", "slow", "under_way")
 
@@ -366,7 +355,7 @@ class LoopBatcher(Batcher):
         self.busy = False
         # Whether several travelled together last time.
         self.crowded = False
-        # Who is being dealt with; the command on its way; and until when (on the loop's clock) it must be answered.
+        # The requests in flight; their command; and until when (on the loop's clock) it must be answered.
         self.batch: list[Request] | None = None
         self.under_way: RoundTrip | None = None
         self.deadline = 0.0
@@ -374,7 +363,7 @@ class LoopBatcher(Batcher):
         self.slow: asyncio.Task[None] | None = None
 
     def retire(self) -> bytes | None:
-        """Give its stream away; None if it is used. In another thread than its loop's nobody can tell whether it is
+        """Give its stream away; None if it is used. Another thread than its loop's cannot tell whether it is
         about to be used: then it keeps its stream, and its ledger will get another one."""
         if self.busy or self.queue:
             return None
@@ -391,7 +380,7 @@ class LoopBatcher(Batcher):
         if not self.busy:
             self.busy = True
             if self.crowded:
-                # Those who come in the same turn of the loop get on, too.
+                # Requests of the same turn of the loop travel along.
                 self.loop.call_soon(self.flush)
             else:
                 self.flush()
@@ -415,6 +404,8 @@ class LoopBatcher(Batcher):
         if not batch:
             self._next()
             return
+        if not self.stream:
+            self.stream = self.engine.new_stream()  # it was retired while a task was about to use it
         self.batch = batch
         self.number += 1
         self.first = 0
@@ -423,9 +414,9 @@ class LoopBatcher(Batcher):
             if connection is None:
                 self._slowly(self._round(batch))
                 return
-            round_trip = self.new_round_trip(batch, connection.ident)
-            payload = round_trip.open()
-        except Exception as error:  # noqa: BLE001 - handed to whoever asked
+            round_trip = RoundTrip(self.ledger, batch, self.stream, self.number, connection.ident, self.first)
+            payload = round_trip.encode()
+        except Exception as error:  # noqa: BLE001 - handed to the callers
             self.fail(batch, error)
             self._deliver(batch)
             return
@@ -437,7 +428,7 @@ class LoopBatcher(Batcher):
         """The connection that is open."""
         try:
             return self.engine.pool_of(self.ledger).connection_of(self.loop, self.timeout_ns)
-        except Exception:  # noqa: BLE001 - the task that deals with what is not usual says so to whoever asked
+        except Exception:  # noqa: BLE001 - the task that deals with errors hands it to the callers
             return None
 
     def on_reply(self, answer: Any) -> None:
@@ -447,7 +438,7 @@ class LoopBatcher(Batcher):
             raise RuntimeError("an answer to nothing")
         try:
             settled = round_trip.settle(answer)
-        except Exception as error:  # noqa: BLE001 - handed to whoever asked
+        except Exception as error:  # noqa: BLE001 - handed to the callers
             self.fail(round_trip.batch, error)
             settled = True
         if settled:
@@ -468,14 +459,14 @@ class LoopBatcher(Batcher):
             self._slowly(self._round(round_trip.batch, trouble=error))
 
     def _deliver(self, batch: list[Request]) -> None:
-        """Wake those who asked, and go on."""
+        """Wake the callers, and go on."""
         self.batch = None
         for request in batch:
             request.resolve_waiter()
         self._next()
 
     def _next(self) -> None:
-        """Send what has gathered meanwhile, together with what those who were just woken ask next."""
+        """Send what has gathered meanwhile, together with what the callers that were just woken send next."""
         if self.queue:
             self.loop.call_soon(self.flush)
         else:
@@ -490,14 +481,14 @@ class LoopBatcher(Batcher):
         self.slow = None
         batch = self.batch or []
         if slow.cancelled():
-            # The loop ends. Who asks all the same, to clean up, waits behind the batch, and need not fail with it.
+            # The loop ends. A request that comes all the same, to clean up, waits behind the batch, and need not fail.
             self.fail_unknown(batch, self.unavailable(LoopEnded("the event loop has ended")))
         elif (error := slow.exception()) is not None:
             self.fail(batch, error)
         self._deliver(batch)
 
     def leave(self) -> None:
-        """The loop was closed, in the middle of a command or not: nobody is left to wake."""
+        """The loop was closed, in the middle of a command or not: no caller is left to wake."""
         if self.batch:
             self.fail_unknown(self.batch, LoopEnded("the event loop was closed"))
 
@@ -544,17 +535,15 @@ class LoopBatcher(Batcher):
                     if self.engine.slow_to_prepare and not self.first:
                         # What had to be started took its own time.
                         deadline = self.deadline = max(deadline, loop.time() + timeout_ns / 1e9)
-                    round_trip = self.new_round_trip(batch, connection.ident)
-                    payload = round_trip.open()
+                    round_trip = RoundTrip(
+                        self.ledger, batch, self.stream, self.number, connection.ident, self.first
+                    )
+                    payload = round_trip.encode()
                     self.first = self.first or round_trip.sent
                     answer = await connection.call(payload, deadline)
                     if round_trip.settle(answer):
                         return
-                flow = round_trip.resolve(answer)
-                payload = next(flow)
-                while True:
-                    payload = flow.send(await connection.call(payload, deadline))
-            except StopIteration:
+                await exchange_async(connection, round_trip.resolve(answer), deadline)
                 return
             except CONNECTION_ERRORS as error:
                 if connection is not None:
@@ -564,7 +553,7 @@ class LoopBatcher(Batcher):
                     return
                 pool = self.engine.pool_of(self.ledger)
                 twice = self.first != 0
-            except Exception as error:  # noqa: BLE001 - handed to whoever asked
+            except Exception as error:  # noqa: BLE001 - handed to the callers
                 moved, pause = self.elsewhere(error, hops)
                 if moved is None or loop.time() >= deadline:
                     self.fail(batch, self.engine.refusal(error), twice or self.engine.half_done(error))
@@ -577,11 +566,12 @@ class LoopBatcher(Batcher):
 
 def thread_batcher(ledger: LedgerClient) -> ThreadBatcher:
     """The stream of this process's threads."""
-    batcher: ThreadBatcher | None = ledger.batchers.get(None)
+    batcher: ThreadBatcher | None = ledger.thread_batcher
     if batcher is None:
         pause_state = ledger.pause_state
         batcher = ThreadBatcher(ledger) if pause_state is None else pause_state.new_thread_batcher(ledger)
         batcher = ledger.batchers.setdefault(None, batcher)
+        ledger.thread_batcher = batcher
     return batcher
 
 
@@ -604,14 +594,14 @@ def loop_batcher(ledger: LedgerClient, loop: asyncio.AbstractEventLoop) -> LoopB
 
 
 def leave_closed(ledger: LedgerClient) -> None:
-    """Part with the lanes of loops that were closed."""
+    """Part with the batchers of loops that were closed."""
     for name, old in list(ledger.batchers.items()):
         if name is not None and old.loop.is_closed() and ledger.batchers.pop(name, None) is not None:
             old.leave()
 
 
 def spare_stream(ledger: LedgerClient) -> bytes:
-    """A stream that the ledger knows already and nobody uses, if there is one: a ledger keeps each for a while."""
+    """An unused stream that the ledger knows already, if there is one: a ledger keeps each for a while."""
     try:
         return ledger.spare.pop() if ledger.spare else b""
     except IndexError:  # another thread took the last one
@@ -619,7 +609,7 @@ def spare_stream(ledger: LedgerClient) -> bytes:
 
 
 def retire(ledger: LedgerClient) -> list[bytes] | None:
-    """Close the lanes of an account; returns the streams that nobody uses now. None if somebody uses the account."""
+    """Close the batchers of a client; returns the streams that are free now. None if the client is in use."""
     engine = ledger.registry.engine
     if ledger.busy or ledger.ends or ledger in engine.worker.ledgers or ledger in engine.deferred:
         return None
@@ -634,5 +624,6 @@ def retire(ledger: LedgerClient) -> list[bytes] | None:
         if stream:
             streams.append(stream)
     # They refer to it, as it does to them; without this it would be there until the collector comes.
-    ledger.batchers, ledger.last_loop_batcher, ledger.spare = {}, None, None
+    ledger.batchers, ledger.spare = {}, None
+    ledger.thread_batcher = ledger.last_loop_batcher = None
     return streams

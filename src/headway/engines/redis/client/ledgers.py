@@ -9,18 +9,11 @@ from headway.engines import base
 from headway.engines.redis.client.batching import loop_batcher, thread_batcher
 from headway.engines.redis.client.registry import LimiterRegistry
 from headway.engines.redis.client.renewal import begin_renewals, enter, send_release
-from headway.engines.redis.client.requests import (
-    CANCEL,
-    SETTLE,
-    Acquire,
-    Peek,
-    PollQueue,
-    Request,
-    taken_here,
-)
+from headway.engines.redis.client.requests import Acquire, Peek, PollQueue, Request, taken_here
 from headway.engines.redis.cluster.pause import Pause
 from headway.engines.redis.script.protocol import HELD, NEVER, PAUSE, RESET, TICK, numbers
 from headway.errors import LimiterClosed
+from headway.outcome import Outcome
 
 if TYPE_CHECKING:
     from headway.core.ledger import Rule
@@ -38,33 +31,19 @@ class RedisLedgers:
     # -- commands ----------------------------------------------------------------------------------------
 
     def send(self, command: base.Command) -> Any:
-        if type(command) is base.Acquire:
-            request: Any = self._acquire(command)
-        else:
-            request = self._request(command)
-        thread_batcher(request.ledger).send(request)
+        request = self._request(command)
+        ledger = request.ledger
+        (ledger.thread_batcher or thread_batcher(ledger)).send(request)
         return request
 
     async def send_async(self, command: base.Command, loop: asyncio.AbstractEventLoop) -> Any:
-        if type(command) is base.Acquire:
-            request: Any = self._acquire(command)
-        else:
-            request = self._request(command)
+        request = self._request(command)
         try:
             await loop_batcher(request.ledger, loop).send(request)
         except BaseException:
             request.withdraw()
             raise
         return request
-
-    def _acquire(self, command: base.Acquire) -> Acquire:
-        registry = self.registry
-        if registry.closed:
-            raise LimiterClosed(registry.name)
-        longest_ns = command.longest_ns
-        longest = NEVER if longest_ns is None else float(longest_ns // TICK)
-        patience = command.patience + HELD if command.brackets else command.patience
-        return Acquire(registry.ledger(command.keys), command.costs, patience, longest)
 
     def _request(self, command: base.Command) -> Request:
         registry = self.registry
@@ -73,6 +52,10 @@ class RedisLedgers:
         if registry.closed:
             raise LimiterClosed(registry.name)
         ledger = registry.ledger(command.keys)
+        if isinstance(command, base.Acquire):
+            longest = NEVER if command.longest_ns is None else float(command.longest_ns // TICK)
+            patience = command.patience + HELD if command.brackets else command.patience
+            return Acquire(ledger, command.costs, patience, longest)
         if isinstance(command, base.Peek):
             return Peek(ledger, command.costs)
         if isinstance(command, base.Pause):
@@ -85,7 +68,7 @@ class RedisLedgers:
         if not taken_here(acquire) or (acquire.ending is not None and acquire.ending.posted):
             return
         # Completing tells the ledger something only where permits are held; a cancelled one goes back in any case.
-        if how == SETTLE or ((acquire.held or how == CANCEL) and not acquire.void):
+        if how == Outcome.SETTLE or ((acquire.held or how == Outcome.CANCEL) and not acquire.void):
             send_release(acquire, how, actual)
 
     def enter(self, decision: Any) -> bool:

@@ -1,19 +1,18 @@
 """A limit was changed: its ledgers go on under the new rule, and what was taken stays taken.
 
 The server cannot do it. What becomes of permits, debts and promises under another rule is written once, in the core
-(`Ledger.reconfigure`), and some of it needs integers of any size. So whoever comes first with a newer version of a
-limit
-hears ADOPT, and it is the client that does it:
+(`Ledger.reconfigure`), and some of it needs integers of any size. So the first client with a newer version of a
+limit gets the status RECONFIGURE, and does it:
 
     read     the whole ledger, its meta data and the time, in one step (`lua/dump.lua`)
     adopt    each rule's ledger, decoded as the core's, under the rule that governs from now on
     write    all of it back in one step (`script/lua/reconfigure.lua`), if the meta data are still those that were read
 
-Every decision changes the meta data, so nothing is lost in between: who was not fast enough has written nothing, is
-told ADOPT again, and reads again. Of several versions side by side (a rolling deploy) the one that was declared last
-governs: clients of an older one go by the rule that they find stored.
+Every decision changes the meta data, so nothing is lost in between: a client that was too slow has written nothing,
+gets RECONFIGURE again, and reads again. Of several versions side by side (a rolling deploy) the one that was declared
+last governs: clients of an older one go by the rule that they find stored.
 
-In a limiter with metrics every ledger has a key of its own, and is adopted when somebody comes to use it.
+In a limiter with metrics every ledger has a key of its own, and is adopted when it is used.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ GRACE = 60_000_000
 
 
 def reconfigure(client: LedgerClient) -> Generator[bytes, Any, None]:
-    """Bring an account's ledgers under its own rules, if nobody is faster: a flow, as `RoundTrip.resolve` is."""
+    """Bring a client's ledgers under its rules, unless another process is faster: a flow, as `RoundTrip.resolve` is."""
     registry = client.registry
     pools = tuple(dict.fromkeys(client.keys))
     where = client.whereabouts()
     keys = (b"%d" % len(pools), *pools)
     before, time, *parts = yield from run_plain("dump", *keys, *(b"%d" % pool for pool in where))
     if before is None:
-        return  # it has expired: who asks again starts a fresh one
+        return  # it has expired: the next command starts a fresh one
     meta = Meta.read(before)
     if meta.governed > registry.generation:
-        return  # somebody has declared another limit since, and we go by that one
+        return  # another limit was declared since, and that one governs
     now = int(max(meta.last, registry.engine.fixed_time or unpack("<d", time)[0]))
     longest, said = meta.expires - now, []
     for i, (rule, pool) in enumerate(zip(client.rules, where, strict=True)):
@@ -68,7 +67,7 @@ def reconfigure(client: LedgerClient) -> Generator[bytes, Any, None]:
 
 
 def run_plain(name: str, *arguments: bytes) -> Generator[bytes, Any, Any]:
-    """What a script answers; asked for by its SHA, as all others are, so that nobody needs the right to say EVAL."""
+    """The reply of a script. It is called by its SHA, as all others are, so that no user needs the right to EVAL."""
     script = plain_script(name)
     reply = yield command(b"EVALSHA", script.sha, *arguments)
     if no_script(reply):

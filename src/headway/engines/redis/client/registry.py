@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -18,35 +17,36 @@ from headway.core.ledger import Rule
 from headway.core.spacing import SpacingRule
 from headway.core.window import WindowRule
 from headway.engines.redis.client.batching import leave_closed, retire
-from headway.engines.redis.client.ledger_client import COMPACT, ClockSample, LedgerClient, LedgerTerms
+from headway.engines.redis.client.ledger_client import COMPACT, LedgerClient, LedgerTerms
 from headway.engines.redis.cluster.pause import ClusterPause
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK
 from headway.engines.redis.script.scripts import BUCKET, SPACING, WINDOW, Script, ledger_script
 from headway.errors import LimiterClosed
+from headway.forks import on_fork
 
 if TYPE_CHECKING:
     from headway.engines.base import LimiterTerms, Row
-    from headway.engines.redis.client.ledger_client import RoundTrip
     from headway.engines.redis.client.requests import Acquire, RawRow
+    from headway.engines.redis.client.round_trip import ClockSample, RoundTrip
     from headway.engines.redis.engine import Engine
 
 registries: weakref.WeakSet[LimiterRegistry] = weakref.WeakSet()
 
 MARGIN = 1.05
 BATCH = 32
-"""Accounts that one call looks at, at most, to find those that nobody uses; and as many that were found before."""
+"""Clients that one call looks at, at most, to find idle ones; and as many that were compacted before."""
 SLOWEST = 64
 """Calls until some are looked at again, when few were found."""
 IDLE = 2_000_000_000
-"""Nanoseconds without use after which an account is reduced to what has to be known of its ledger."""
+"""Nanoseconds without use after which a client is compacted to what has to be known of its ledger."""
 
 MOST_STREAMS, STREAM = 4, 16
-"""How many streams are kept for an account that is not used, and the length of a name."""
+"""How many streams are kept for a compacted client, and the length of a name."""
 
 Keys = tuple[str | None, ...]
 CompactState = tuple[bytes, bytes, Any]
-"""What `LedgerClient.remember` says and the names of its streams; who answered last; and the box of its letters."""
+"""What `LedgerClient.remember` says and the names of its streams; the server that answered last; its release stream."""
 
 
 class LimiterRegistry(LedgerTerms):
@@ -69,9 +69,9 @@ class LimiterRegistry(LedgerTerms):
         self.on_loss = terms.on_loss
         self.max_quarantine = None if terms.max_quarantine_ns is None else terms.max_quarantine_ns // TICK
         self.notify = weak_method(terms.notify)
-        # Of each key that was used and whose ledger may still be there: the account, or what is left of it. A hand goes
-        # over all that have accounts (ring), and another over all that were reduced once (shelf), whether they have an
-        # account now or not. Those that were reduced while somebody still had them are strays.
+        # Of each key that was used and whose ledger may still be there: its client, or what is left of it. A cursor
+        # goes over all keys that have clients (live), and another over all that were compacted once, whether they have
+        # a client now or not. A client that was compacted while a thread still had it is detached.
         self.ledgers: dict[Keys, LedgerClient] = {}
         self.compact: dict[Keys, CompactState] = {}
         self.live_keys: list[Keys] = []
@@ -79,9 +79,9 @@ class LimiterRegistry(LedgerTerms):
         self.cursor = self.compact_cursor = 0
         self.pace = self.countdown = SLOWEST
         self._detached: weakref.WeakSet[LedgerClient] = weakref.WeakSet()
-        # Who moves from one to the other has it. The collector may come meanwhile, and end somebody.
+        # Held while a key moves from one to the other. Re-entrant: the garbage collector may end a permit meanwhile.
         self._lock = threading.RLock()
-        # Who waits for a permit, whatever the key and the way to wait; and whether nobody is let in any more.
+        # The requests that wait, whatever the key and the way to wait; and whether the limiter is closed.
         self.waiters: set[Acquire] = set()
         self.closed = False
         # With metrics all ledgers share a slot, and a script can look whether the limiter is paused.
@@ -96,7 +96,7 @@ class LimiterRegistry(LedgerTerms):
         registries.add(self)
 
     def begin(self) -> None:
-        """Nobody of this process asks, waits or holds; so it is in a forked child."""
+        """Without requests, waiters and leases; so it is in a forked child."""
         self.waiters.clear()
         if self.pause_state is not None:
             self.pause_state.begin()
@@ -109,20 +109,20 @@ class LimiterRegistry(LedgerTerms):
             raise LimiterClosed(self.name)
 
     def close(self) -> None:
-        """Let nobody in any more, and have those who wait notice it."""
+        """Refuse new requests, and have the waiters notice it."""
         self.closed = True
         asks = set(self.waiters)
         for ledger in self.everybody():
             asks.update(ledger.standing.values(), ledger.sleepers)
         for acquire in asks:
-            # Whoever's question is on its way looks whether we are closed when the answer is there.
+            # A request in flight sees that the limiter is closed when its reply is there.
             if acquire.verdict in (protocol.GRANTED, protocol.STANDING):
                 acquire.withdraw()
                 acquire.void = True
             acquire.wake()
 
     def declare(self, text: str, rules: tuple[Rule, ...]) -> None:
-        """Say from now on that these are the limits; the one who said so last is right."""
+        """Keep these limits from now on; of several declarations the last one governs."""
         self.text = text.encode()
         self.past_texts.add(self.text)
         self.rules = rules
@@ -131,8 +131,8 @@ class LimiterRegistry(LedgerTerms):
         self._renew()
 
     def queue_up(self) -> None:
-        """This limit alone would promise times, but somebody stands in the queue: another version of the limit has more
-        rules. Who is promised the next time, and the next, would never let them have their turn."""
+        """This limit alone would promise times, but there are waiters in the queue: another version of the limit has
+        more rules. Requests that are promised the next time, and the next, would never let them have their turn."""
         self.crowded = True
         self._renew()
 
@@ -146,10 +146,10 @@ class LimiterRegistry(LedgerTerms):
         return self.rules if own is None else own
 
     def can_queue(self, rules: tuple[Rule, ...]) -> bool:
-        """Whether somebody may have to stand in a queue."""
+        """Whether a request may have to wait in the queue."""
         if self.crowded or len(rules) > 1:
             return True
-        # Alone, these promise a time to everybody who asks.
+        # Alone, these promise a time to every request.
         kind = protocol.kind_of(rules[0])
         return kind not in (BUCKET, SPACING) and (kind != WINDOW or holds(rules[0]))
 
@@ -157,7 +157,7 @@ class LimiterRegistry(LedgerTerms):
         return ledger_script(frozenset(protocol.kind_of(rule) for rule in rules), can_queue)
 
     def text_of(self, rules: tuple[Rule, ...]) -> bytes:
-        """The limits as they are written down beside the ledger, for whoever looks at it."""
+        """The limits as they are written down beside the ledger, for people."""
         if rules == self.rules:
             return self.text
         parts = zip(self.names, rules, strict=True)
@@ -171,7 +171,7 @@ class LimiterRegistry(LedgerTerms):
         return int(min([self.lease_ns, *slack]) * (1 - self.drift))
 
     def ledger(self, keys: Keys) -> LedgerClient:
-        """The account of a key, or of a combination of keys where the limiter has metrics."""
+        """The client of a key, or of a combination of keys where the limiter has metrics."""
         # First: what is found then is not looked at by this call.
         self.countdown -= 1
         if self.countdown <= 0:
@@ -183,7 +183,7 @@ class LimiterRegistry(LedgerTerms):
         return found
 
     def _open(self, keys: Keys) -> LedgerClient:
-        """An account for a key that has none: a new one, or one that knows what was known when it was reduced."""
+        """A client for a key that has none: a new one, or one restored from what is left of a compacted one."""
         ledger = LedgerClient(self, self.redis_keys(keys), keys[0], self.rules_of(keys))
         ledger.lookup_keys = keys
         with self._lock:
@@ -208,10 +208,10 @@ class LimiterRegistry(LedgerTerms):
         if dropped is not None and dropped.stream.startswith(process):
             ledger.release_stream = dropped
 
-    # -- idle accounts -----------------------------------------------------------------------------------
+    # -- idle clients ------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Look at some keys: reduce those that nobody uses to what has to be known of their ledgers, and forget those
+        """Look at some keys: compact idle ones to what has to be known of their ledgers, and forget those
         whose ledgers may be gone by now."""
         with self._lock:
             now, found = self.clock.now(), 0
@@ -237,13 +237,13 @@ class LimiterRegistry(LedgerTerms):
             self.countdown = self.pace
 
     def _compact_ledger(self, ledger: LedgerClient, now: int) -> bool:
-        """Whether nobody has used it for a while, so that it is none of our accounts any more.
+        """Compact a client that was idle for a while; whether it is not in the registry any more.
 
-        A thread may have got it just before, and use it nonetheless: a stray. That is as good as another process. Its
-        lanes have streams of their own; what it hears, its successor is told (`pass_on`); the rules, pauses and the end
-        of the limiter it is told as all are (`everybody`). An end of a permit that was taken here travels with the
-        successor's questions (`successor`), and if that knows of another ledger, alone; so do its letters, doubts and
-        errands that are still under way.
+        A thread may have got it just before, and use it nonetheless: then it is detached. It works as another process
+        would. Its batchers have streams of their own; what it learns, its successor learns too (`pass_on`); changed
+        rules, pauses and the end of the limiter reach it as they reach all (`everybody`). The release of a permit that
+        was taken here travels with the successor's commands (`successor`), or alone if the successor knows another
+        ledger; so do releases, unknown outcomes and retries that are still under way.
         """
         if not ledger.seen:
             ledger.seen = now
@@ -266,17 +266,17 @@ class LimiterRegistry(LedgerTerms):
         return True
 
     def pass_on(self, ledger: LedgerClient) -> None:
-        """A stray has heard of its ledger."""
+        """A detached client has learned of its ledger."""
         with self._lock:
             successor = self.ledgers.get(ledger.lookup_keys) or self._open(ledger.lookup_keys)
             if successor is ledger:
-                ledger.compacted = False  # somebody was interrupted while reducing it
+                ledger.compacted = False  # the thread that compacted it was interrupted
             else:
                 successor.merge_from(ledger)
 
     def successor(self, ledger: LedgerClient, epoch: bytes) -> LedgerClient:
-        """Who says what a stray has to say, if that knows of the same ledger. It waits for nobody: the collector may
-        have ended somebody while we have another lock."""
+        """The client that sends for a detached one, if it knows the same ledger. This never waits for a lock: the
+        garbage collector may run it while this thread has another."""
         if not self._lock.acquire(blocking=False):
             return ledger
         try:
@@ -291,7 +291,7 @@ class LimiterRegistry(LedgerTerms):
             self._lock.release()
 
     def everybody(self) -> list[LedgerClient]:
-        """All accounts that somebody may use."""
+        """All clients that may be in use."""
         with self._lock:
             return [*self.ledgers.values(), *self._detached]
 
@@ -329,7 +329,7 @@ class LimiterRegistry(LedgerTerms):
 
     def records(self, ledger: LedgerClient, round_trip: RoundTrip) -> bytes:
         if not ledger.uses_wall_clock:
-            return ledger.packed
+            return ledger.frame.records
         sample = self.clock_samples.get(round_trip.ident)
         ticks, at = (sample.ticks, sample.received) if sample is not None else self._wall
         if not ticks:
@@ -364,7 +364,7 @@ class LimiterRegistry(LedgerTerms):
         return int(ledger.allowance_ns / (16 * self.engine.drift)) if self.engine.drift else self.lease_ns
 
     def backoff(self, acquire: Acquire) -> tuple[int | None, int]:
-        """After a denial: nanoseconds until it may be worth to ask again, and over how many to spread those who do.
+        """After a denial: nanoseconds until it may be worth to request again, and over how many to spread the retries.
 
         None where asking again would not help in time.
         """
@@ -377,7 +377,7 @@ class LimiterRegistry(LedgerTerms):
         return self.stretched(max(1.0, wait - rule.max_reserved * rule.step)), rule.step * TICK
 
     def local_time(self, ledger: LedgerClient, ticks: float, latest: int) -> int:
-        """When, on our clock, the server's showed `ticks`, at the earliest; `latest` if nobody can tell."""
+        """When, on our clock, the server's showed `ticks`, at the earliest; `latest` if that is not known."""
         sample, drift = self.clock_samples.get(ledger.ident), self.engine.drift
         if sample is None:
             return latest
@@ -387,8 +387,8 @@ class LimiterRegistry(LedgerTerms):
     def quarantine(self, ledger: LedgerClient, now: float = 0.0) -> tuple[float, float]:
         """How long until all that was forgotten is harmless, capped; and uncapped, if the cap cut it short (else 0).
 
-        `now` is the server's time: a period of the calendar ends by that, and our own clock may be wrong. 0 if nobody
-        knows it.
+        `now` is the server's time: a period of the calendar ends by that, and our own clock may be wrong. 0 if it is
+        not known.
         """
         now = int(now) or time.time_ns() // TICK
         needed = max(self._harmless(rule, now) for rule in ledger.rules) * MARGIN + 100_000
@@ -435,8 +435,7 @@ def after_fork() -> None:
         registry.begin()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)
 
 
 def take_out(live_keys: list[Keys], at: int) -> None:

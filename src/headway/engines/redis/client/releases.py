@@ -1,6 +1,6 @@
-"""What is said without waiting for an answer: the ends of permits, and places given back.
+"""What is sent without waiting for a reply: releases of permits, and places given back.
 
-They travel in a stream of their own, so that they need not keep their order with the questions of the same process.
+They travel in a stream of their own, so that they need not keep their order with the requests of the same process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headway.engines.redis.client.batching import UnknownOutcome
-from headway.engines.redis.client.ledger_client import ENDS, RoundTrip
+from headway.engines.redis.client.ledger_client import ENDS
+from headway.engines.redis.client.round_trip import RoundTrip
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import HEAD
 
@@ -36,17 +37,16 @@ class PendingRelease:
         self.copies = self.first = 0
 
     def payload(self, ident: bytes) -> bytes:
-        # The queue is served by an end, so it too expects a time. One that arrives late is refused, and asked for. The
-        # first may be the last words of a process that ends by `os._exit`, and nobody would say them again: it may be
-        # late.
-        said, timeout_ns = [request.command for request in self.requests], self.ledger.registry.timeout_ns
+        # A release serves the queue, so it too expects a time. One that arrives late is refused, and sent again. But a
+        # process that is about to end sends nothing again; and the first release may be the only one of a process that
+        # ends by `os._exit`. So these two may be late.
         number = -self.number if self.follows else self.number
-        round_trip = RoundTrip(self.ledger, self.requests, said, self.stream, number, ident, timeout_ns)
-        round_trip.slow = self.number == 1
-        round_trip.sent = self.ledger.registry.clock.now()
-        self.first = self.first or round_trip.sent
+        round_trip = RoundTrip(self.ledger, self.requests, self.stream, number, ident)
+        round_trip.slow = self.number == 1 or self.ledger.registry.engine.ending
         round_trip.epoch = self.requests[0].epoch
-        return self.ledger.encode(round_trip, None)
+        payload = round_trip.encode()
+        self.first = self.first or round_trip.sent
+        return payload
 
     def join(self, other: PendingRelease) -> bool:
         """Take the requests of another one along; False: that cannot be. Under the line's lock."""
@@ -65,7 +65,7 @@ class PendingRelease:
         return self.requests[0].ledger
 
     def new_box(self) -> ReleaseStream:
-        """For the first letter of its account on a line; that of the account before it, if that one was reduced."""
+        """For the first release of its client on a connection; that of the client before it, if that was compacted."""
         ledger = self.ledger
         dropped, ledger.release_stream = ledger.release_stream, None
         return dropped or ReleaseStream(ledger.registry.engine)
@@ -120,11 +120,11 @@ class PendingRelease:
 
 
 class ReleaseStream:
-    """The stream of one account's letters on one line.
+    """The stream of one client's releases on one connection.
 
     What has been written on a connection that failed is written again under its old number, and may have to be asked
-    after by it. A later number that is applied meanwhile would make it nobody's: so who comes later, and who was not
-    yet written, travels in another stream.
+    after by it. A later number that is applied meanwhile would make it stale: so releases that come later, and those
+    that were not yet written, travel in another stream.
     """
 
     __slots__ = ("engine", "number", "stream")

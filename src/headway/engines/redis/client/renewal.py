@@ -7,11 +7,12 @@ for the release of another permit. So a release waits until no renewal of its pe
 
 from __future__ import annotations
 
-import os
 import threading
 
-from headway.engines.redis.client.requests import ABANDON, Acquire, Enter, post_end, taken_here
+from headway.engines.redis.client.requests import Acquire, Enter, post_end, taken_here
 from headway.engines.redis.script.protocol import TICK
+from headway.forks import on_fork
+from headway.outcome import Outcome
 
 
 class Renewal:
@@ -69,7 +70,7 @@ class Renewal:
     def end_dropped(self) -> None:
         """The permit was dropped without an end."""
         if not self.ended:
-            send_release(self.acquire, ABANDON)
+            send_release(self.acquire, Outcome.ABANDON)
 
     def not_renewed(self) -> None:
         """No renewal is under way any more: send the release that waited for it."""
@@ -93,8 +94,7 @@ def after_fork() -> None:
     _order = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)
 
 
 def begin_renewals(acquire: Acquire, rules: list[int]) -> None:
@@ -138,6 +138,7 @@ def enter(acquire: Acquire) -> bool:
         if not any(since):
             return False
         entered = acquire.entered = Enter(acquire, tuple(since))
+        acquire.held = True
         for i, at in enumerate(since):
             if at:
                 marks[2 * i] = float(at)
@@ -153,5 +154,5 @@ def server_time(acquire: Acquire, now: int, mark: float) -> int:
     registry = acquire.ledger.registry
     sample = registry.clock_samples.get(acquire.ledger.ident)
     if sample is not None:
-        return int(sample.most(now, registry.drift))
+        return int(sample.bounds(now, now, registry.drift)[1])
     return int(-mark + (now - acquire.replied_at) * (1 + registry.drift) / TICK)

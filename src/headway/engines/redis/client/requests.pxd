@@ -1,6 +1,6 @@
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from headway.engines.redis.client.ledger_client cimport LedgerClient, RoundTrip, LedgerTerms
+from headway.engines.redis.client.ledger_client cimport LedgerClient, LedgerTerms, Reply
 
 
 # The two commands of every call, packed without the struct module. ACQUIRE is 1 and RELEASE is 2, as in script/lua/header.lua.
@@ -44,9 +44,9 @@ cdef class Request:
     cdef public bint done, unknown, orphan, posted, void
     cdef object __weakref__
 
-    cdef begin(self, LedgerClient ledger, bytes command)
+    cpdef bytes encode(self, tickets, Py_ssize_t times=*)
 
-    cpdef Py_ssize_t apply_reply(self, RoundTrip round_trip, tuple said, Py_ssize_t position) except -1
+    cpdef Py_ssize_t apply_reply(self, Reply reply, tuple said, Py_ssize_t position) except -1
 
     cpdef resolve_waiter(self)
 
@@ -57,21 +57,15 @@ cdef class Acquire(Request):
     cdef public long long expires, process, replied_at, resume_at, slot, ticket
     cdef public double due, halted, longest, pause, quarantine, shift
     cdef public int patience, verdict
-    cdef public bint asleep, checked, owned, returned, stood
+    cdef public bint asleep, checked, held, owned, returned, stood
 
     @cython.locals(now=cython.longlong)
     cpdef bint spendable(self) except -1
 
-    cpdef bytes said(self, Py_ssize_t times)
+    @cython.locals(width=cython.Py_ssize_t, end=cython.Py_ssize_t, verdict=cython.int, delay=cython.double, marks=tuple)
+    cpdef Py_ssize_t apply_reply(self, Reply reply, tuple said, Py_ssize_t position) except -1
 
-    cpdef Py_ssize_t apply_reply(self, RoundTrip round_trip, tuple said, Py_ssize_t position) except -1
-
-    @cython.locals(width=cython.Py_ssize_t, end=cython.Py_ssize_t, verdict=cython.int)
-    cdef Py_ssize_t heard(self, RoundTrip round_trip, tuple said, Py_ssize_t position) except -1
-
-    cdef got(self, RoundTrip round_trip, double delay, tuple marks)
-
-    @cython.locals(registry=LedgerTerms)
+    @cython.locals(ledger=LedgerClient, registry=LedgerTerms)
     cpdef grant(self, double delay, tuple marks, double shift, bytes epoch, long long sent, long long received)
 
 

@@ -1,7 +1,7 @@
-"""What can be wanted of a ledger, each with its words and with how its answer is heard.
+"""The requests that a ledger knows: how each is encoded, and how its reply is applied.
 
-A request that nobody waits for any more (`orphan`: its task was cancelled, its thread interrupted) still gets its
-answer: what it was granted goes straight back.
+A request whose caller has gone (`orphan`: its task was cancelled, its thread interrupted) still gets its reply: what it
+was granted goes straight back.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from struct import pack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.engines.redis.client.waiting import next_step
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK, numbers
+from headway.forks import on_fork
+from headway.outcome import Outcome
 
 try:
     import cython
@@ -22,9 +25,10 @@ except ImportError:
 
 if TYPE_CHECKING:
     from headway.engines.base import Row, Step
-    from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
+    from headway.engines.redis.client.ledger_client import LedgerClient, Reply
 
-COMPLETE, CANCEL, ABANDON, SETTLE, ENTER = 1, 2, 3, 4, 5
+ENTER = 5
+"""Beside the outcomes of a permit: a bare one is entered."""
 
 # C values where this file is compiled.
 GRANTED, SEVERAL = protocol.GRANTED, protocol.SEVERAL
@@ -34,7 +38,7 @@ NOTHING = numbers(protocol.ECHO)
 NEVER_SAID = -float((1 << 52) + 1)
 """A number that no other command answers with."""
 AGAIN = 1_000_000
-"""Nanoseconds between two polls for the waiters of one account, at least."""
+"""Nanoseconds between two polls for the waiters of one ledger, at least."""
 
 _once = threading.Lock()
 _process = os.getpid()
@@ -47,8 +51,7 @@ def after_fork() -> None:
     _process = os.getpid()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+on_fork(after_fork)
 
 RawRow = tuple[float, float, float, float, float, float, float]
 """Of one rule, in ticks: remaining, wait, time until it is as new, waiting, in flight, whether the wait is exact; and
@@ -56,8 +59,8 @@ the generation of the limit that governs, if that is another than this process's
 
 
 def encode_batch(batch: list[Request], tickets: Iterator[int]) -> list[bytes]:
-    """What a batch says. Those who ask for the same, one after the other, say it once and how many they are: their
-    tickets follow each other, also when it is said again."""
+    """The commands of a batch. Equal requests in a row share one command that says how many they are. Their tickets
+    follow each other, also when they are sent again."""
     said: list[bytes] = []
     first: Acquire | None = None
     times = 0
@@ -75,20 +78,20 @@ def encode_batch(batch: list[Request], tickets: Iterator[int]) -> list[bytes]:
                 ):
                     times += 1
                     continue
-                said.append(first.said(times))
+                said.append(first.encode(tickets, times))
             first, times = acquire, 1
         else:
             if first is not None:
-                said.append(first.said(times))
+                said.append(first.encode(tickets, times))
                 first = None
             said.append(request.command)
     if first is not None:
-        said.append(first.said(times))
+        said.append(first.encode(tickets, times))
     return said
 
 
 class Request:
-    """Something to be said to an account's ledger."""
+    """A request to one key's ledgers."""
 
     __slots__ = (
         "command",
@@ -105,9 +108,6 @@ class Request:
     )
 
     def __init__(self, ledger: LedgerClient, command: bytes) -> None:
-        self.begin(ledger, command)
-
-    def begin(self, ledger: LedgerClient, command: bytes) -> None:
         self.ledger = ledger
         self.command = command
         self.done = False
@@ -116,7 +116,7 @@ class Request:
         # Whether it stands where it will be sent from, if it is posted. Set right before that, so that no handler of a
         # signal can run in between: a release that was interrupted is posted once more if it is not, and never twice.
         self.posted = False
-        # Whether nobody knows if it was applied.
+        # Whether it is unknown if it was applied.
         self.unknown = False
         # The epoch of the ledger in which it makes sense; empty: any.
         self.epoch = b""
@@ -126,13 +126,17 @@ class Request:
         # The future of the task that waits for the answer.
         self.waiter: Any = None
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
-        """Take one's part of the answer; returns where the next one's begins."""
+    def encode(self, tickets: Iterator[int], times: int = 1) -> bytes:
+        """The command, for so many equal requests."""
+        return self.command
+
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
+        """Take one's part of the reply; returns where the next one's begins."""
         self.done = True
         return position
 
     def fail(self, error: BaseException) -> None:
-        """There is no answer in time; one that comes later is nobody's."""
+        """There is no answer in time; one that comes later is ignored."""
         self.orphan = True
         self.error = error
         self.done = True
@@ -141,10 +145,10 @@ class Request:
         """It was not applied, and never will be."""
 
     def settle(self) -> None:
-        """It was posted, and the server has answered."""
+        """It was posted, and the server has answered; or there will never be an answer."""
 
     def withdraw(self) -> None:
-        """Nobody waits for it any more."""
+        """Its caller has gone."""
         self.orphan = True
 
     def resolve_waiter(self) -> None:
@@ -184,6 +188,7 @@ class Acquire(Request):
         "entered",
         "expires",
         "halted",
+        "held",
         "longest",
         "marks",
         "owned",
@@ -206,7 +211,12 @@ class Acquire(Request):
     def __init__(
         self, ledger: LedgerClient, costs: tuple[int, ...], patience: int, longest: float = protocol.NEVER
     ) -> None:
-        self.begin(ledger, b"")
+        # As in `Request`, without the call.
+        self.ledger = ledger
+        self.command = b""
+        self.done = self.orphan = self.unknown = self.void = False
+        self.error = self.waker = self.waiter = None
+        self.epoch = b""
         self.costs = costs
         self.patience = patience
         self.longest = longest
@@ -219,6 +229,8 @@ class Acquire(Request):
         self.shift = self.due = self.quarantine = self.pause = self.halted = 0.0
         self.slot = self.expires = self.replied_at = self.resume_at = 0
         self.stood = self.returned = self.asleep = self.checked = False
+        # Whether its end has to be sent: one of its rules counts it until then. Known when it is granted.
+        self.held = False
         self.process = _process
         # What was sent when it was entered, if it was a bare one; and what says how it ended.
         self.entered: Enter | None = None
@@ -229,11 +241,14 @@ class Acquire(Request):
     def __del__(self) -> None:
         # A signal's handler has raised between the answer and the permit: what was granted goes back with the next
         # command, or with the worker's next round. A finalizer neither locks nor sends.
-        if self.verdict != GRANTED or self.owned or self.returned or self.void or self.process != _process:
+        # One that was interrupted while it was made has no fields.
+        if getattr(self, "owned", True) or self.verdict != GRANTED or self.returned or self.void:
+            return
+        if self.process != _process:
             return
         self.returned = True
         ledger = self.ledger
-        ledger.ends.append(Release(self, CANCEL))
+        ledger.ends.append(Release(self, Outcome.CANCEL))
         ledger.registry.engine.deferred.add(ledger)
         ledger.registry.engine.worker.wake()
 
@@ -242,13 +257,6 @@ class Acquire(Request):
     @property
     def rules(self) -> tuple[Any, ...]:
         return self.ledger.rules
-
-    @property
-    def held(self) -> bool:
-        ledger = self.ledger
-        if self.entered is not None:
-            return True
-        return ledger.held or (ledger.bracketed and self.patience >= protocol.HELD)
 
     @property
     def revoked(self) -> bool:
@@ -311,68 +319,73 @@ class Acquire(Request):
 
     # -- what the ledger says ----------------------------------------------------------------------------
 
-    def said(self, times: int) -> bytes:
-        """The command, for so many who want the same."""
+    def encode(self, tickets: Iterator[int], times: int = 1) -> bytes:
+        if not self.ticket:
+            self.ticket = next(tickets)
         if cython.compiled:
             said = pack_try(self.ticket, self.patience, self.longest, times, self.costs)  # type: ignore[name-defined] # noqa: F821 - in requests.pxd
         else:
-            said = numbers(protocol.ACQUIRE, self.ticket, self.patience, self.longest, times, *self.costs)
+            costs = self.costs
+            said = pack(
+                f"<{5 + len(costs)}d",
+                protocol.ACQUIRE,
+                self.ticket,
+                self.patience,
+                self.longest,
+                times,
+                *costs,
+            )
         return said  # type: ignore[no-any-return]
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
-        position = self.heard(round_trip, said, position)
-        # Last: one that was interrupted before is sent again, under its number, and hears the same.
-        self.done = True
-        return position
-
-    def heard(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
-        self.quarantine = round_trip.quarantine
-        self.pause = round_trip.pause
-        self.replied_at = round_trip.received
-        if not round_trip.several and said[position] == SEVERAL:
-            round_trip.several, round_trip.tally = int(said[position + 1]), said[position + 2]
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
+        self.quarantine = reply.quarantine
+        self.pause = reply.pause
+        self.halted = reply.pause_end
+        self.replied_at = reply.received
+        if not reply.several and said[position] == SEVERAL:
+            reply.several, reply.tally = int(said[position + 1]), said[position + 2]
             position += 3
-        if round_trip.several:
-            round_trip.several -= 1
-            self.got(round_trip, 0.0, (said[position], round_trip.tally))
-            return position + 1
         width = len(self.costs)
-        verdict = int(said[position])
+        verdict = GRANTED if reply.several else int(said[position])
         if verdict == GRANTED:
-            end = position + 2 + 2 * width
-            self.got(round_trip, said[position + 1], said[position + 2 : end])
+            delay = 0.0
+            if reply.several:
+                reply.several -= 1
+                end = position + 1
+                marks: tuple[float, ...] = (said[position], reply.tally)
+            else:
+                delay = said[position + 1]
+                end = position + 2 + 2 * width
+                marks = said[position + 2 : end]
+            self.due = reply.now + delay
+            self.grant(delay, marks, reply.shift, reply.reply_epoch, reply.since, reply.received)
+            if self.orphan:
+                self.give_back()
+            # Last, as below: one that was interrupted before is sent again, under its number, and hears the same.
+            self.done = True
             return end
         self.verdict = verdict
+        end = position + 1
         if verdict == protocol.STANDING:
-            self.stands(round_trip, said[position + 1])
-            return position + 2
-        if verdict == protocol.DENIED:
-            self.shift, self.halted = round_trip.shift, round_trip.held_up_until()
-            self.raw_rows, position = rows_of(round_trip, said, position + 1, width)
-            return position
-        return position + 1
+            self.stands(reply, said[end])
+            end += 1
+        elif verdict == protocol.DENIED:
+            self.shift = reply.shift
+            self.raw_rows, end = rows_of(reply, said, end, width)
+        self.done = True
+        return end
 
-    def got(self, round_trip: RoundTrip, delay: float, marks: tuple[float, ...]) -> None:
-        """It was granted."""
-        self.due = round_trip.now + delay
-        self.halted = round_trip.held_up_until()
-        self.grant(
-            delay, marks, round_trip.shift, round_trip.reply_epoch, round_trip.since, round_trip.received
-        )
-        if self.orphan:
-            self.give_back()
-
-    def stands(self, round_trip: RoundTrip, wait: float) -> None:
+    def stands(self, reply: Reply, wait: float) -> None:
         """It stands in the ledger's queue, which is to be polled after `wait`."""
         ledger = self.ledger
         self.stood = True
         if ledger.standing.get(self.ticket) is self:
             return
-        self.epoch = round_trip.reply_epoch
+        self.epoch = reply.reply_epoch
         if self.orphan:
             ledger.post(Withdraw(self))
         else:
-            ledger.stand(self, round_trip.received + ledger.registry.stretched(wait))
+            ledger.stand(self, reply.received + ledger.registry.stretched(wait))
             if self.orphan:
                 self.withdraw()  # type: ignore[unreachable] # another thread may have given it up
 
@@ -382,15 +395,18 @@ class Acquire(Request):
         """The permit is ours from `slot` on our clock, and may be spent until `expires`.
 
         The slot is counted from when the answer came, the expiry from before the question went: neither can be early or
-        late by what it took to travel. Who is asked after may have been granted it before: then `delay` is below 0.
+        late by what it took to travel. A waiter that a poll asks after may have been granted
+        it before: then `delay` is below 0.
         """
-        registry = self.ledger.registry
+        ledger = self.ledger
+        registry = ledger.registry
         self.marks = marks
+        self.held = ledger.held or (ledger.bracketed and self.patience >= protocol.HELD)
         self.shift = shift
         self.epoch = epoch
         self.replied_at = received
         self.slot = received + registry.stretched(delay) if delay > 0 else received
-        self.expires = sent + self.ledger.allowance_ns
+        self.expires = sent + ledger.allowance_ns
         if delay > 0:
             self.expires += int(delay * TICK)
         elif delay < 0:
@@ -411,20 +427,20 @@ class Acquire(Request):
             self.wake()
 
     def give_back(self, again: bool = False) -> None:
-        """Cancel what was granted, once: who drops it and who hears of it may be two threads. `again`: who had it asks
-        anew, and the ledger has to have it by then."""
+        """Cancel what was granted, once: one thread may drop it while another applies its reply. `again`: its caller
+        requests anew, and the ledger has to have it by then."""
         with _once:
             if self.returned:
                 return
             self.returned = True
         if again:
-            # With the very next question, and not by letter: that could be overtaken by it.
-            self.ledger.ends.append(Release(self, CANCEL))
+            # With the very next command, and not posted: the command could overtake it.
+            self.ledger.ends.append(Release(self, Outcome.CANCEL))
         else:
-            self.ledger.post(Release(self, CANCEL))
+            self.ledger.post(Release(self, Outcome.CANCEL))
 
     def withdraw(self) -> None:
-        """Nobody waits for it any more, whatever has become of it."""
+        """Its caller has gone, whatever has become of it."""
         self.orphan = True
         ledger = self.ledger
         self.wake_up()
@@ -450,7 +466,7 @@ class Release(Request):
     __slots__ = ()
 
     def __init__(self, acquire: Acquire, how: int, actual: tuple[int, ...] | None = None) -> None:
-        # What was granted to who stood in the queue is kept there until it has been heard of.
+        # What was granted to a waiter in the queue is kept there until its release.
         ticket = acquire.ticket if acquire.stood else 0
         if cython.compiled:
             said = pack_end(how, ticket, acquire.costs, acquire.marks, actual)  # type: ignore[name-defined] # noqa: F821
@@ -468,7 +484,7 @@ class Release(Request):
         self.epoch = acquire.epoch
 
     def unheard(self) -> None:
-        # It travelled with a question that did not arrive: nobody waits for it, so it is said again on its own.
+        # It travelled with a command that did not arrive. No caller waits for it, so it is sent again on its own.
         self.orphan = False
         self.ledger.registry.engine.post_now(self)
 
@@ -477,7 +493,8 @@ class Enter(Release):
     """A bare permit was entered: its ledger counts it until it ends.
 
     The end of the permit waits until the ledger has heard of this. One that was faster would not be found there, and
-    the permit would be out until its transit is over.
+    the permit would be out until its transit is over. So it also waits while the outcome of this is unknown: either the
+    ledger has heard of it, or it is posted again.
     """
 
     __slots__ = ("last", "settled")
@@ -502,14 +519,10 @@ class Enter(Release):
         if end is not None:
             self.ledger.post(end)
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
         self.settle()
         return position
-
-    def fail(self, error: BaseException) -> None:
-        Release.fail(self, error)
-        self.settle()
 
 
 def post_end(acquire: Acquire, how: int, actual: tuple[int, ...] | None = None) -> None:
@@ -535,7 +548,7 @@ class Withdraw(Request):
         self.epoch = acquire.epoch
 
     def unheard(self) -> None:
-        # As above: its place would be called, and what it is given held for nobody.
+        # As above: its place would be served, and the permit held in vain.
         self.orphan = False
         self.ledger.registry.engine.post_now(self)
 
@@ -552,23 +565,17 @@ class PollQueue(Request):
             self, ledger, numbers(protocol.POLL, len(self.asks), *[acquire.ticket for acquire in self.asks])
         )
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
         missed = False
         for acquire in self.asks:
             verdict = said[position]
             if verdict == protocol.GRANTED:
                 end = position + 2 + 2 * len(acquire.costs)
-                epoch, sent, received = round_trip.reply_epoch, round_trip.since, round_trip.received
+                epoch, sent, received = reply.reply_epoch, reply.since, reply.received
                 missed = True
+                # Not one that gave its place back meanwhile: that finds what was granted.
                 acquire.called(said[position + 1], said[position + 2 : end], epoch, sent, received)
-                if (acquire.orphan or acquire.void) and acquire.verdict == protocol.STANDING:
-                    # It gave its place back or asked anew, but not before it was called: what it was given is with us,
-                    # not in the ledger.
-                    acquire.grant(
-                        said[position + 1], said[position + 2 : end], round_trip.shift, epoch, sent, received
-                    )
-                    acquire.give_back()
                 position = end
             elif verdict == protocol.STANDING:
                 position += 1
@@ -580,9 +587,9 @@ class PollQueue(Request):
                     acquire.wake()
         ledger = self.ledger
         if ledger.standing:
-            # If messages were missed, those who are the oldest now may have been granted theirs, too.
+            # If messages were missed, the waiters that are the oldest now may have been granted theirs, too.
             wait = 0 if missed else max(AGAIN, ledger.registry.stretched(said[position]))
-            ledger.registry.engine.worker.plan_poll(ledger, round_trip.received + wait)
+            ledger.registry.engine.worker.plan_poll(ledger, reply.received + wait)
         return position + 1
 
 
@@ -599,18 +606,18 @@ class OutcomeProbe(Request):
         Request.__init__(self, ledger, numbers(protocol.ECHO, NEVER_SAID))
         self.batch = batch
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
         for request in self.batch:
             if said != (NEVER_SAID,):
-                position = request.apply_reply(round_trip, said, position)
+                position = request.apply_reply(reply, said, position)
             else:
                 request.unheard()
         return position
 
 
 class Renew(Request):
-    """A sign of life of one who holds permits under a lease."""
+    """The heartbeat of a holder of permits under a lease."""
 
     __slots__ = ("lease",)
 
@@ -618,9 +625,9 @@ class Renew(Request):
         self.lease = lease
         Request.__init__(self, ledger, numbers(protocol.RENEW, lease.rule + 1, lease.cost, lease.mark))
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.lease.renewed(said[position], round_trip.reply_epoch, round_trip.since)
+        self.lease.renewed(said[position], reply.reply_epoch, reply.since)
         return position + 1
 
     def unheard(self) -> None:
@@ -638,10 +645,10 @@ class Peek(Request):
         self.raw_rows: list[RawRow] = []
         self.quarantine = 0.0
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         self.done = True
-        self.quarantine = round_trip.quarantine
-        self.raw_rows, position = rows_of(round_trip, said, position, self.width)
+        self.quarantine = reply.quarantine
+        self.raw_rows, position = rows_of(reply, said, position, self.width)
         return position
 
     def rows(self) -> list[Row]:
@@ -654,10 +661,8 @@ class Peek(Request):
         return max(0.0, -self.quarantine) * TICK / 1e9
 
 
-def rows_of(
-    round_trip: RoundTrip, said: tuple[float, ...], position: int, width: int
-) -> tuple[list[RawRow], int]:
+def rows_of(reply: Reply, said: tuple[float, ...], position: int, width: int) -> tuple[list[RawRow], int]:
     end = position + 7 * width
     rows = [said[at : at + 7] for at in range(position, end, 7)]
-    round_trip.governed = max(round_trip.governed, *[row[6] for row in rows])
+    reply.governed = max(reply.governed, *[row[6] for row in rows])
     return rows, end  # type: ignore[return-value]

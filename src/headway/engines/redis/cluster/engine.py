@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from hiredis import ReplyError
 from redis.crc import key_slot
 
-from headway.engines.redis.client.ledger_client import PARTS_ARE_MISSING
+from headway.engines.redis.client.round_trip import PARTS_ARE_MISSING
 from headway.engines.redis.cluster.pubsub import ShardedSubscription
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.connections import CONNECTION_ERRORS, Connection, ReleaseSender
@@ -270,6 +270,12 @@ class AskingLoopConnection:
     def __init__(self, connection: LoopConnection) -> None:
         self.wire = connection
         self.ident = connection.ident
+        self.made_by = connection.made_by
+        self.room = connection.room
+
+    @property
+    def full(self) -> bool:
+        return self.wire.full
 
     async def call(self, payload: bytes, deadline: float) -> Any:
         # Its reply is OK, or the connection fails and the next command fails too.

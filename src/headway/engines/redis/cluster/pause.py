@@ -15,8 +15,6 @@ on healthy nodes do not wait for another node.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Generator
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
@@ -25,24 +23,26 @@ from hiredis import ReplyError
 from headway.engines.redis.client.batching import LoopBatcher, ThreadBatcher
 from headway.engines.redis.client.reconfigure import run_plain
 from headway.engines.redis.client.requests import Request
-from headway.engines.redis.net.connections import CONNECTION_ERRORS, LoopEnded
+from headway.engines.redis.net.connections import CONNECTION_ERRORS, LoopEnded, exchange_async
 from headway.engines.redis.script.codec import Meta
 from headway.engines.redis.script.protocol import numbers
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.engines.redis.client.ledger_client import LedgerClient, RoundTrip
+    from headway.engines.redis.client.ledger_client import LedgerClient, Reply
     from headway.engines.redis.client.registry import LimiterRegistry
+    from headway.engines.redis.net.connections import Flow
     from headway.engines.redis.net.pool import ServerPool
 
 ATTEMPTS = 4
 UNUSED = 6
 """Visits without a call in between after which the queries stop: two leases."""
 
+QUERY_ERRORS = (ReplyError, *CONNECTION_ERRORS)
+"""After which the query may be sent to another node."""
+
 FAILURES = (HeadwayError, *CONNECTION_ERRORS)
 """What is logged, and does not stop a call."""
-
-Inquiry = Generator[tuple["ServerPool", bytes], Any, None]
 
 
 class ClusterPause:
@@ -105,60 +105,51 @@ class ClusterPause:
 
     def query(self) -> None:
         """From a thread."""
-        inquiry = self._inquiry()
-        with contextlib.suppress(StopIteration):
-            pool, payload = next(inquiry)
-            while True:
-                try:
-                    (answer,) = pool.call(payload)
-                except CONNECTION_ERRORS as error:
-                    pool, payload = inquiry.throw(error)
-                else:
-                    pool, payload = inquiry.send(answer)
+        pool = self.registry.engine.pool_of(self)
+        for _ in range(ATTEMPTS):
+            try:
+                self._read(*pool.exchange(self._dump()))
+                return
+            except QUERY_ERRORS as error:
+                pool = self._next_pool(pool, error)
+        raise self._always_elsewhere()
 
     async def query_async(self, loop: asyncio.AbstractEventLoop) -> None:
         timeout_ns = self.registry.timeout_ns
         deadline = loop.time() + timeout_ns / 1e9
-        inquiry = self._inquiry()
-        with contextlib.suppress(StopIteration):
-            pool, payload = next(inquiry)
-            while True:
-                connection = None
-                try:
-                    connection = pool.connection_of(loop, timeout_ns) or await pool.open_connection(
-                        loop, timeout_ns, deadline
-                    )
-                    answer = await connection.call(payload, deadline)
-                except CONNECTION_ERRORS as error:
-                    if connection is not None:
-                        connection.close()
-                    pool, payload = inquiry.throw(error)
-                else:
-                    pool, payload = inquiry.send(answer)
-
-    def _inquiry(self) -> Inquiry:
-        """Whether it is paused; wherever its ledger is now."""
-        engine = self.registry.engine
-        pool = engine.pool_of(self)
+        pool = self.registry.engine.pool_of(self)
         for _ in range(ATTEMPTS):
-            script = run_plain("dump", b"1", self.keys[0])
+            connection = None
             try:
-                payload = next(script)
-                while True:
-                    payload = script.send((yield pool, payload))
-            except StopIteration as end:
-                self._read(*end.value)
+                connection = pool.connection_of(loop, timeout_ns) or await pool.open_connection(
+                    loop, timeout_ns, deadline
+                )
+                self._read(*await exchange_async(connection, self._dump(), deadline))
                 return
-            except CONNECTION_ERRORS as error:
-                if isinstance(error, LoopEnded) or not pool.again(error):
-                    raise
-                pool = engine.pool_of(self)
-            except ReplyError as error:
-                moved = engine.moved(self, error)
-                if moved is None:
-                    raise engine.refusal(error) from None
-                pool = moved
-        raise engine.unavailable(ConnectionError("it is always elsewhere"))
+            except QUERY_ERRORS as error:
+                if connection is not None and not isinstance(error, ReplyError):
+                    connection.close()
+                pool = self._next_pool(pool, error)
+        raise self._always_elsewhere()
+
+    def _dump(self) -> Flow[Any]:
+        """A flow that reads the limiter's own ledger."""
+        return run_plain("dump", b"1", self.keys[0])
+
+    def _next_pool(self, pool: ServerPool, error: Exception) -> ServerPool:
+        """Where to send the query after this error; raises if there is no such place."""
+        engine = self.registry.engine
+        if isinstance(error, ReplyError):
+            moved = engine.moved(self, error)
+            if moved is None:
+                raise engine.refusal(error) from None
+            return moved
+        if isinstance(error, LoopEnded) or not pool.again(error):
+            raise error
+        return engine.pool_of(self)
+
+    def _always_elsewhere(self) -> Exception:
+        return self.registry.engine.unavailable(ConnectionError("it is always elsewhere"))
 
     def _read(self, stored: bytes | None, time: bytes) -> None:
         registry = self.registry
@@ -243,10 +234,8 @@ class Pause(Request):
 
     __slots__ = ()
 
-    def apply_reply(self, round_trip: RoundTrip, said: tuple[float, ...], position: int) -> int:
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
         pause_state = self.ledger.registry.pause_state
         if pause_state is not None and self.ledger.key is None:
-            pause_state.learn(
-                round_trip.reply_epoch, round_trip.seq, round_trip.now, round_trip.pause, round_trip.received
-            )
-        return Request.apply_reply(self, round_trip, said, position)
+            pause_state.learn(reply.reply_epoch, reply.seq, reply.now, reply.pause, reply.received)
+        return Request.apply_reply(self, reply, said, position)

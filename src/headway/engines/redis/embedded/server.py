@@ -49,6 +49,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headway.errors import EngineUnavailable, InvalidArgument
+from headway.forks import on_fork
 from headway.printable import printable
 
 __all__ = ["SharedServer"]
@@ -419,5 +420,5 @@ def _leave() -> None:
         tenancy.close()
 
 
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_born)
+on_fork(_born, before=_lock.acquire, in_parent=_lock.release)
 atexit.register(_leave)

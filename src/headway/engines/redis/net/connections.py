@@ -15,13 +15,13 @@ import asyncio
 import ssl
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
 from functools import partial
 from socket import SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET
 from struct import pack
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from hiredis import ProtocolError, Reader
@@ -32,9 +32,13 @@ from redis.exceptions import TimeoutError as TooLate
 
 from headway.clock import wake
 from headway.engines.redis.script.protocol import command
+from headway.interrupts import take_lock
 
 if TYPE_CHECKING:
     from headway.engines.redis.net.pool import ServerPool
+
+T = TypeVar("T")
+Flow = Generator[bytes, Any, T]
 
 NONSENSE = (InvalidResponse, ProtocolError)
 """What is raised when the peer does not speak the protocol of Redis."""
@@ -48,11 +52,10 @@ ROOM = 16384
 NEVER = float("inf")
 STALL = 0.02
 """Seconds by which a timer is late if the event loop was busy with something else."""
-AT_ONCE = (False,)
 MOST_PENDING = 64
 """Commands of an event loop that are sent before the first of them is answered."""
 MOST_UNDER_WAY = 128
-"""Requests in letters that are written before the first of them is answered: the server is to have time for them."""
+"""Requests in releases that are written before the first of them is answered: the server is to have time for them."""
 
 WHO = command(b"INFO", b"server") + command(b"INFO", b"replication")
 
@@ -139,6 +142,39 @@ class Connection:
 
     def close(self) -> None:
         self.connection.disconnect()
+
+
+class MachineClock:
+    """The machine's monotonic clock, also where a test has put another one in its place."""
+
+    now = staticmethod(monotonic_ns)
+
+
+def exchange(
+    connection: Connection, flow: Flow[T], deadline: int | None = None, clock: Any = MachineClock
+) -> T:
+    """Run a flow, which yields commands and is given their replies; returns what it returns.
+
+    All commands together have until `deadline`, if there is one.
+    """
+    try:
+        payload = next(flow)
+        while True:
+            if deadline is not None:
+                connection.limit(deadline - clock.now())
+            payload = flow.send(connection.call(payload))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def exchange_async(connection: LoopConnection, flow: Flow[T], deadline: float) -> T:
+    """The same for a task; the deadline is on the loop's clock."""
+    try:
+        payload = next(flow)
+        while True:
+            payload = flow.send(await connection.call(payload, deadline))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 class LoopEnded(ConnectionError):
@@ -295,7 +331,7 @@ class LoopConnection:
                 self._late = self.pending[0]
                 self._watch(now + STALL)
             elif due <= now:
-                # Those who asked later have time left, and ask again on another connection.
+                # Later commands have time left, and are sent again on another connection.
                 self.fail(ConnectionError("it did not answer in time"))
                 self.close()
             else:
@@ -360,7 +396,7 @@ class ReleaseSender:
         self.again: deque[Any] = deque()
         # How many requests are under way on this connection.
         self.under_way = 0
-        # The streams of letters, by account.
+        # The streams of releases, by client.
         self.streams: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     @property
@@ -382,11 +418,9 @@ class ReleaseSender:
 
     def _if_free(self, do: Callable[[], bool]) -> bool:
         """Do it, unless another thread is doing it; whether it was done."""
-        # The call that takes the lock also notes that: a signal's handler may raise right after it.
         mine: list[bool] = []
         try:
-            mine.extend(map(self.lock.acquire, AT_ONCE))
-            return mine[0] and do()
+            return take_lock(self.lock, mine) and do()
         except BaseException as error:
             if mine and mine[0]:
                 self._hang_up()  # how much was written is unknown
@@ -432,7 +466,7 @@ class ReleaseSender:
         self.wire, self.under_way = connection, 0
 
     def _deliver_again(self, connection: Connection) -> None:
-        """What may have arrived before, one after the other. When one is refused, the keeper first finds out what
+        """What may have arrived before, one after the other. When one is refused, the worker first finds out what
         becomes of it, and of those behind it in its stream."""
         refused: set[bytes] = set()
         while self.again:

@@ -16,6 +16,8 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from hiredis import ReplyError
+
 from headway.engines.redis.net.connections import (
     CONNECTION_ERRORS,
     NONSENSE,
@@ -23,11 +25,13 @@ from headway.engines.redis.net.connections import (
     Connection,
     LoopConnection,
     ReleaseSender,
+    exchange,
     let_kernel_wait,
 )
 
 if TYPE_CHECKING:
     from headway.engines.redis.engine import Engine
+    from headway.engines.redis.net.connections import Flow, T
     from headway.engines.redis.net.connectors import Connector
 
 MOST_AGAIN = 2
@@ -75,7 +79,10 @@ class ServerPool:
 
     def take(self, timeout: float = 0) -> Connection:
         """A connection for one thread; to be put back, or closed when it has failed."""
-        return self.spare() or self._make(timeout)
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._make(timeout)
 
     def spare(self) -> Connection | None:
         """A connection that is open and not used just now."""
@@ -112,6 +119,20 @@ class ServerPool:
             raise
         self.put_back(connection)
         return answers
+
+    def exchange(self, flow: Flow[T]) -> T:
+        """Run a flow on one connection; returns what it returns."""
+        connection = self.take()
+        try:
+            result = exchange(connection, flow)
+        except ReplyError:
+            self.put_back(connection)  # it was a reply
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        self.put_back(connection)
+        return result
 
     def put_back(self, connection: Connection | None) -> None:
         if connection is not None:

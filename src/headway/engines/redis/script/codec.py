@@ -9,7 +9,7 @@ rule and ledger, and written back as the scripts left them.
     two lists        runs of (time, count), 16 bytes each: `cooling` (<key>:c<i>) and `out` (<key>:o<i>)
 
     bucket           tat, part, latest, tally
-    window           free, tally, ends of cooling, ends of out, enterable
+    window           free, tally, ends of cooling, ends of out, enterable, lost
     spacing          last, slack, before, older, tally
     fixed window     ends, used, tally
     concurrency      lease, ends of out
@@ -110,7 +110,8 @@ def decode(stored: Stored) -> Ledger:
             tat, part, latest, tally = numbers
             ledger.restore((_past(tat), part, _past(latest), tally), tally)
         case WindowLedger():
-            ledger.restore((first, (*rest, 0)[11], *_ints(stored.cooling), -1, *_ints(stored.out)), rest[0])
+            enterable, lost = (*rest, 0, 0)[11:13]  # a ledger of an earlier version has none
+            ledger.restore((first, enterable, lost, *_ints(stored.cooling), -1, *_ints(stored.out)), rest[0])
         case SpacingLedger():
             slack, before, older, tally = rest
             ledger.restore((_past(first), slack, LONG_AGO, before, older), _past(tally))
@@ -138,7 +139,7 @@ def encode(ledger: Ledger, key: int, now: int, epoch: bytes = b"") -> Stored:
             return Stored(front + _doubles(state))
         case WindowLedger():
             cooling, out = ledger.cooling.pairs(), () if ledger.out is None else ledger.out.pairs()
-            state = (ledger.free, ledger.tally, *_ends(cooling), *_ends(out), ledger.enterable)
+            state = (ledger.free, ledger.tally, *_ends(cooling), *_ends(out), ledger.enterable, ledger.lost)
             return Stored(front + _doubles(state), _doubles(cooling), _doubles(out))
         case SpacingLedger():
             state = (_gone(ledger.last), ledger.slack, ledger.before, ledger.older, _gone(ledger.tally))

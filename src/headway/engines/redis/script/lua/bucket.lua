@@ -128,14 +128,6 @@ function bucket.more()
     return low
   end
 
-  function bucket.exhaust(ledger, now)
-    local rule = ledger.rule
-    local full = now + rule.room
-    if ledger.tat < full or (ledger.tat == full and ledger.part < rule.room_part) then
-      ledger.tat, ledger.part = full, rule.room_part
-    end
-  end
-
   -- As new; and what was taken before has all been refunded, so that nothing can come back for it.
   function bucket.anew(ledger, now)
     local past = ledger.tally + math.max(0, ledger.tat - now) + 1

@@ -1,11 +1,9 @@
--- Decide, and write down what has changed.
-
-general()
+-- Write down what has changed, and answer.
 
 seq = seq + 1
 local reset = base - now
 local values = {}
-for id, ledger in pairs(opened) do
+for _, ledger in pairs(opened) do
   local left = ledger.kind.reset_after(ledger, now)
   if left > reset then
     reset = left
@@ -59,8 +57,8 @@ for _, ledger in pairs(opened) do
   end
 end
 
--- One message for each process: the time, the epoch, then of each waiter its ticket, how many marks it has and its slot, and
--- the marks. Without marks: when to poll for it.
+-- One message for each process: the time, the epoch, then of each waiter its ticket, how many marks it has and its
+-- slot, and the marks. Without marks: when to poll for it.
 for of, records in pairs(mail) do
   local message = pack('<d', now) .. epoch .. table.concat(records)
   if sharded == 1 then

@@ -63,7 +63,8 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
         expires = math.max(expires, now + reset + GRACE)
       end
       seq = seq + 1
-      local answer = pack('<dddddddd', OK, now, seq, expires - now, born > now and now - born or 0, 0, shift, 0) .. epoch_seen
+      local doubt = born > now and now - born or 0
+      local answer = pack('<dddddddd', OK, now, seq, expires - now, doubt, 0, shift, 0) .. epoch_seen
         .. (n == 4 and pack('<dddd', 1, 0, said[3], said[4]) or pack_numbers(said))
       call('HSET', root,
         'm', pack('<dddddddddd', FORMAT, seq, now, quarantined, paused, expires, 0, shift, governed, born)

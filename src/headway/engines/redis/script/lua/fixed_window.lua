@@ -89,8 +89,4 @@ function fixed_window.more()
     return math.max(0, ledger.rule.capacity - ledger.used)
   end
 
-  function fixed_window.exhaust(ledger, now)
-    roll(ledger, now)
-    ledger.used = math.max(ledger.used, ledger.rule.capacity)
-  end
 end

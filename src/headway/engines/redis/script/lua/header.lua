@@ -1,10 +1,10 @@
 -- One round trip: all requests of one process to one limiter's ledgers for one key, decided in one step.
 --
 -- KEYS[1]  the root: a hash with the meta data, the last reply to each stream, and (where the limiter has no metrics)
---          the ledgers: s<i>, and a<i>, how many of its permits were abandoned; KEYS[2..]: one hash per metric's ledger.
---          All share the root's hash tag, as do the keys beside them: <key>:c<i> and :o<i> (lists: runs of a window), and
---          the queue's <root>:q, :w, :h, :b and :g, of which queue.lua tells. p<process> in the root is when one was
---          heard of last, and its lease.
+--          the ledgers: s<i>, and a<i>, how many of its permits were abandoned; KEYS[2..]: one hash per metric's
+--          ledger. All share the root's hash tag, as do the keys beside them: <key>:c<i> and :o<i> (lists: runs of a
+--          window), and the queue's <root>:q, :w, :h, :b and :g (queue.lua). p<process> in the root: when the process
+--          sent its last command, and its lease.
 -- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream
 --          (below 0: only if the one before it was applied),
 --          least sequence number expected, lease, generation of the limits, number of rules, sharded channels or not
@@ -22,7 +22,8 @@
 -- characters), then what each command has to say. With any status but OK nothing has changed.
 
 local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION, SKIPPED = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
-local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK = 1, 2, 3, 4, 5, 6
+local PAUSE, RESET, QUARANTINE, TRUST, ECHO = 7, 8, 9, 10, 11
 local FORMAT, GRACE, RECORD, HELD = 1, 60000000, 72, 4
 
 local root, stream, epoch_seen, ident = KEYS[1], ARGV[2], ARGV[3], ARGV[4]

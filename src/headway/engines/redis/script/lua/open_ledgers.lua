@@ -90,13 +90,13 @@ if now < last then
   now = last
 end
 
--- ledgers ---------------------------------------------------------------------------------------------------------------
+-- ledgers -----------------------------------------------------------------------------------------------------------
 
 local opened, trouble = {}, nil
 
--- A ledger by its rule and key. `value` is what is stored of it: the rule it is kept by, the epoch of the root (where it
--- is not in the root itself: after a loss it is void), and its state. Those of others in the queue (`others`) are taken as
--- they are stored; nil if nothing is, or a kind that this script does not have.
+-- A ledger by its rule and key. `value` is what is stored of it: the rule it is kept by, the epoch of the root (where
+-- it is not in the root itself: after a loss it is void), and its state. Those of other waiters in the queue (`others`)
+-- are taken as they are stored; nil if nothing is stored, or a kind that this script does not have.
 local function open(i, key, value, others)
   local mine = string.sub(ARGV[5], (i - 1) * RECORD + 1, i * RECORD)
   local record, state, from = mine, nil, 1

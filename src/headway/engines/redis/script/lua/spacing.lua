@@ -105,13 +105,6 @@ function spacing.more()
     return now >= next_slot(ledger) and 1 or 0
   end
 
-  function spacing.exhaust(ledger, now)
-    if ledger.last < now then
-      ledger.last = now
-      widen(ledger)
-    end
-  end
-
   function spacing.shift(ledger, now, by)
     if ledger.last > now then
       ledger.last = math.max(now, ledger.last + by)

@@ -1,8 +1,8 @@
 -- Port of core/window.py: never more than n in any w. Permits are free, cooling or out, and the sum is n.
 
 local window = {
-  reserves = true, alike = true, rule = 0, open = 0, state = 0, wait = 0, exact = 0, take = 0, take_held = 0, complete = 0,
-  reset_after = 0, more = 0,
+  reserves = true, alike = true, rule = 0, open = 0, state = 0, wait = 0, exact = 0, take = 0, take_held = 0,
+  complete = 0, reset_after = 0, more = 0,
 }
 kinds[2] = window
 
@@ -14,13 +14,15 @@ function window.rule(capacity, gap, grid, transit, out_grid, which, bare_gap)
 end
 
 function window.open(ledger, state, from)
-  ledger.free, ledger.tally, ledger.enterable = ledger.rule.capacity, 0, 0
+  ledger.free, ledger.tally, ledger.enterable, ledger.lost = ledger.rule.capacity, 0, 0, 0
   local cooling, out = ledger.key .. ':c' .. ledger.index, ledger.key .. ':o' .. ledger.index
   if state then
     ledger.free, ledger.tally = unpack_from('<dd', state, from)
     ledger.cooling = open_runs(cooling, unpack_from('<ddddd', state, from + 16))
     ledger.out = open_runs(out, unpack_from('<ddddd', state, from + 56))
-    ledger.enterable = #state >= from + 103 and unpack_from('<d', state, from + 96) or 0
+    if #state >= from + 111 then
+      ledger.enterable, ledger.lost = unpack_from('<dd', state, from + 96)
+    end
   else
     ledger.cooling, ledger.out = new_runs(cooling), new_runs(out)
   end
@@ -29,7 +31,7 @@ end
 
 function window.state(ledger)
   return pack('<dd', ledger.free, ledger.tally) .. runs_state(ledger.cooling) .. runs_state(ledger.out)
-    .. pack('<d', ledger.enterable)
+    .. pack('<dd', ledger.enterable, ledger.lost)
 end
 
 local function on_grid(at, grid)
@@ -50,6 +52,7 @@ local function advance(ledger, now)
   local out, cooling, transit = ledger.out, ledger.cooling, ledger.rule.transit
   while out.size > 0 and first_time(out) <= now - transit do
     local due, count = first_time(out) + transit, pop_run(out)
+    ledger.lost = math.max(0, ledger.lost - count)
     cool(ledger, due + ledger.rule.gap, count)
     count_abandoned(ledger, count)
   end
@@ -76,14 +79,23 @@ function window.wait(ledger, now, cost)
   elseif cost > ledger.rule.capacity then
     return FOREVER
   end
-  return least
+  if ledger.lost == 0 then
+    return least
+  end
+  -- At best those that are out complete this instant; what was abandoned must sit out its transit.
+  need = need - ledger.cooling.total - ledger.out.total + ledger.lost
+  if need <= 0 then
+    return least
+  end
+  local due = time_of(ledger.out, need) + ledger.rule.transit
+  return math.max(least, on_grid(due + ledger.rule.gap, ledger.rule.grid) - now)
 end
 
 function window.exact(ledger, now, cost)
   advance(ledger, now)
   local need = cost - ledger.free
   if need > ledger.cooling.total then
-    return false
+    return ledger.rule.held and ledger.lost > 0 and ledger.lost == ledger.out.total and cost <= ledger.rule.capacity
   end
   return need <= 0 or ledger.out.total == 0 or time_of(ledger.cooling, need) - now <= ledger.rule.gap
 end
@@ -154,6 +166,14 @@ function window.more()
     return math.max(on_grid(due + rule.gap, rule.grid), last) - now
   end
 
+  -- It stays out until its transit is over.
+  function window.abandon(ledger, now, cost, mark)
+    advance(ledger, now)
+    if mark >= 0 and mark >= first_time(ledger.out) then
+      ledger.lost = math.min(ledger.lost + cost, ledger.out.total)
+    end
+  end
+
   function window.cancel(ledger, now, cost, mark, tally)
     advance(ledger, now)
     if mark < 0 then
@@ -197,21 +217,8 @@ function window.more()
     return ledger.out.total
   end
 
-  function window.exhaust(ledger, now)
-    advance(ledger, now)
-    if ledger.free > 0 then
-      local count = ledger.free
-      ledger.free = 0
-      if ledger.rule.held then
-        add_run(ledger.out, now, count)
-      else
-        cool(ledger, now + ledger.rule.gap, count)
-      end
-    end
-  end
-
-  -- Neither its times nor what is owed may leave the horizon, where numbers end; and nothing is promised while a bare permit
-  -- cools that may still be entered.
+  -- Neither its times nor what is owed may leave the horizon, where numbers end. Nothing is promised while a bare
+  -- permit cools that may still be entered.
   function window.slot(ledger, now, cost)
     local rule = ledger.rule
     local wait = window.wait(ledger, now, cost)
