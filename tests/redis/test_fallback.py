@@ -8,7 +8,7 @@ import pickle
 import pytest
 from tests.redis.callers import NOWHERE, Callers, outcome_of
 
-from headway import Limiter, RateLimited
+from headway import AcquireTimeout, Limiter
 from headway.errors import EngineUnavailable
 
 pytestmark = pytest.mark.realtime
@@ -41,7 +41,7 @@ def test_the_fallback_keeps_the_timeout(name):
     limiter = Limiter("10/hour", name=name, engine=NOWHERE, on_engine_error="local", timeout=0.3)
     limiter.acquire()
     callers = Callers(limiter.acquire, lambda: asyncio.run(limiter.acquire_async()))
-    assert [type(outcome) for outcome in callers.join()] == [RateLimited, RateLimited]
+    assert [type(outcome) for outcome in callers.join()] == [AcquireTimeout, AcquireTimeout]
 
 
 def test_the_share_is_of_the_limit_of_the_key(name):
