@@ -123,9 +123,9 @@ def test_what_was_granted_and_is_no_permit_yet_goes_back(valkey, name, call, mon
     watch = Limiter(limit, name=name, engine=f"{valkey.url}?namespace=headway", engine_timeout=NEVER)
     decisions: list[Any] = []
 
-    def kept(limiter, decision, key):
+    def kept(limiter, decision, *key):
         decisions.append(decision)
-        return new_shared_permit(limiter, decision, key)
+        return new_shared_permit(limiter, decision, *key)
 
     def is_out(decision):
         """A permit without an end counts as abandoned, and a block that is interrupted as it ends abandons its own."""

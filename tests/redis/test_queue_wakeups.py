@@ -252,6 +252,7 @@ def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(eng
     before, worker._wake = worker._wake, Rounds()
     worker.ledgers.add(ledger)
     engine.deferred.add(ledger)
+    worker._thread = threading.current_thread()
     worker._keep()
     assert worker._wake.hasty >= ALERT
     assert visits == [ledger]

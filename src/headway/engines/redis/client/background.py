@@ -195,9 +195,8 @@ class BackgroundWorker:
                 self._thread = thread
                 try:
                     running = self._started(thread)
-                except (
-                    BaseException
-                ):  # a signal's handler: should the thread run all the same, it ends by itself
+                except BaseException:
+                    # A signal's handler has raised. Should the thread run all the same, it ends by itself.
                     self._thread = None
                     raise
                 if not running:
