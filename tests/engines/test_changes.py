@@ -121,9 +121,7 @@ def test_another_kind_is_refused_and_changes_nothing(make, call, kind):
 @pytest.mark.parametrize(
     "other", ["5 concurrent", "5/hour burst 5", "5/hour; 5/s", {"tokens": "5/hour"}], ids=str
 )
-def test_another_kind_under_the_same_name_is_an_error(engine, make, name, other, known):
-    if engine.shared and other == "5/hour; 5/s":
-        known("one part more under the same name is not noticed: '5/hour; 5/s' goes on where '5/hour' was")
+def test_another_kind_under_the_same_name_is_an_error(make, name, other):
     first = make("5/hour")
     first.acquire()
     with pytest.raises(LimitMismatch, match=r"kept as '5/hour'.*: use another name") as caught:

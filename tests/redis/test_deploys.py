@@ -1,5 +1,5 @@
 # mypy: disable-error-code="attr-defined, union-attr"
-"""A rolling deploy that changes how many parts a limit has: old and new processes side by side, and in one queue."""
+"""A rolling deploy that changes a limit, a lease or a script: old and new processes side by side, and in one queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.redis.servers import eventually
 from tests.redis.workers import Use, most_for_certain
 
-from headway import Limiter, RateLimited
+from headway import Limiter, RateLimited, Window
 from headway.engines.redis.client import registry
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.address import read_address
@@ -51,7 +51,9 @@ class Waiter:
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._wait, args=(limiter,), daemon=True)
         self._thread.start()
-        eventually(lambda: standing(limiters) > before or self.error, "one more who stands")
+        # On a machine that stands still for longer than a short lease, it may have been served by now.
+        done = lambda: self.error or self.permit  # noqa: E731
+        eventually(lambda: standing(limiters) > before or done(), "one more who stands")
 
     def _wait(self, limiter):
         try:
@@ -75,20 +77,42 @@ def standing(limiters):
     )
 
 
-CHANGES = [
+SHAPES = [
     ("1 concurrent", "1 concurrent; 100/s"),
     ("1 concurrent; 100/s", "1 concurrent; 100/s; 1000/minute burst 1000"),
     ("1 concurrent; 100/day aligned", "1 concurrent"),
-    ("1 concurrent; 9/s; 1000/day aligned", "1 concurrent; 9/s"),
     ({"calls": "1 concurrent"}, {"calls": "1 concurrent", "bytes": "100/s"}),
     ({"calls": "1 concurrent", "bytes": "100/s", "files": "9/s burst 9"}, {"calls": "1 concurrent"}),
     ({"calls": "1 concurrent", "bytes": "100/s"}, {"calls": "1 concurrent", "files": "9/s burst 9"}),
 ]
 
 
+@pytest.mark.parametrize(("before", "after"), SHAPES, ids=str)
+def test_another_number_of_rules_or_other_metrics_need_another_name(sides, before, after):
+    """Also while callers wait in the queue: those that were there first are served, and the others are told at once."""
+    old, new = sides(before, after)
+    permit = old.acquire()
+    for _ in range(2):
+        with pytest.raises(LimitMismatch, match="use another name"):
+            new.acquire(timeout=WITHIN)
+    waiter = Waiter(old, [old])
+    with pytest.raises(LimitMismatch):
+        new.peek()
+    permit.complete()
+    waiter.join().complete()
+    eventually(lambda: old.peek().in_flight == 0, "the last hand-back")
+
+
+CHANGES = [
+    ("1 concurrent; 100/s", "1 concurrent; 200/s"),
+    ("1 concurrent; 1000/day aligned", "1 concurrent; 2000/day aligned"),
+    ({"calls": "1 concurrent", "bytes": "100/s"}, {"calls": "1 concurrent", "bytes": "50/s"}),
+]
+
+
 @pytest.mark.realtime
 @pytest.mark.parametrize(("before", "after"), CHANGES, ids=str)
-def test_first_come_first_served_whatever_the_number_of_parts(sides, before, after):
+def test_first_come_first_served_on_both_sides(sides, before, after):
     old, new = both = sides(before, after)
     permit = old.acquire()
     waiters = [Waiter(side, both) for side in (old, new, new, old, new)]
@@ -104,7 +128,7 @@ def test_first_come_first_served_whatever_the_number_of_parts(sides, before, aft
 
 @pytest.mark.realtime
 def test_waiters_that_give_up_or_die_block_no_other(sides):
-    old, new = both = sides("1 concurrent", "1 concurrent; 100/s; 9/s burst 9")
+    old, new = both = sides("1 concurrent; 100/s", "1 concurrent; 200/s")
     permit = old.acquire()
     with pytest.raises(RateLimited):
         new.acquire(timeout=0.3)
@@ -162,8 +186,10 @@ def test_a_waiter_with_a_long_lease_keeps_its_place(sides, turn):
 @pytest.mark.realtime
 @pytest.mark.parametrize("turn", [1, -1])
 def test_nothing_is_minted_and_no_waiter_is_stuck(sides, turn):
-    """Threads of both sides take, hold and hand back: never more than the parts that both have."""
-    limits = ("2 concurrent; 10 per 200ms", "2 concurrent; 10 per 200ms; 500/s burst 500")[::turn]
+    """Threads of both sides take, hold and hand back: never more than the parts that are the same on both."""
+    limits = ("2 concurrent; 10 per 200ms; 500/s burst 500", "2 concurrent; 10 per 200ms; 600/s burst 600")[
+        ::turn
+    ]
     both = sides(*limits)
     lock, end = threading.Lock(), time.monotonic() + 2
     inside, most, grants, troubles = 0, 0, [], []
@@ -198,15 +224,18 @@ def test_nothing_is_minted_and_no_waiter_is_stuck(sides, turn):
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("turn", [1, -1])
-@pytest.mark.parametrize("limit", ["20/s", "20/s burst 3"])
-def test_a_caller_that_could_reserve_does_not_overtake_the_queue(sides, limit, turn):
-    """One rule alone promises times; while others stand in the queue for it, all do."""
-    promising, queueing = sides(*(limit, f"{limit}; 9 concurrent")[::turn])[::turn]
-    stop = threading.Event()
+def test_a_caller_that_could_reserve_does_not_overtake_the_queue(sides, turn):
+    """A window that counts at the decision promises times; while others stand in the queue for it, all do. And where
+    the other side governs, no caller that could wait is told that it is too late."""
+    promising, queueing = sides(*(Window(20, per=1, remote=False), "20/s")[::turn])[::turn]
+    stop, troubles = threading.Event(), []
 
     def press():
-        while not stop.is_set():
-            promising.acquire(timeout=60)
+        try:
+            while not stop.is_set():
+                promising.acquire(timeout=60)
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            troubles.append(error)
 
     pressing = [threading.Thread(target=press, daemon=True) for _ in range(40)]
     for thread in pressing:
@@ -214,30 +243,13 @@ def test_a_caller_that_could_reserve_does_not_overtake_the_queue(sides, limit, t
     eventually(lambda: promising.peek().remaining == 0, "a limit that is used up")
     try:
         for _ in range(3):
-            queueing.acquire(timeout=WITHIN).complete()
+            with queueing.hold(timeout=WITHIN):
+                pass
     finally:
         stop.set()
         for thread in pressing:
             thread.join(3 * WITHIN)
-
-
-def test_the_part_of_a_few_is_kept_as_long_as_the_ledger(sides, server):
-    """The lists of a rule that only some know live on while others use the ledger: their loss would stop everybody."""
-    old, new = sides("100/s", "100/s; 1000/minute")
-    assert new.try_acquire()
-    old.pause(3600)
-    old.pause(0)
-    client = server.client()
-    root, added = (client.pttl(key) for key in ("headway:{deployed}", "headway:{deployed}:c2"))
-    assert added >= root - 1000 > 3_500_000
-
-
-def test_an_added_part_counts_for_processes_that_know_it(sides):
-    old, new = sides("10/minute", "10/minute; 3/day")
-    assert [bool(new.try_acquire()) for _ in range(4)] == [True, True, True, False]
-    assert [bool(old.try_acquire()) for _ in range(8)] == [True] * 7 + [False]
-    third, *_ = sides("10/minute; 3/day; 2/day burst 2")
-    assert third.try_acquire().reason == "limit"
+    assert troubles == []
 
 
 def test_two_versions_of_the_scripts_keep_one_ledger(server, name, monkeypatch):
@@ -271,7 +283,7 @@ def test_a_ledger_that_a_later_version_has_written_is_left_alone(server, name):
 
 
 def test_a_part_of_another_kind_at_the_same_place_is_refused(sides):
-    old, new = sides("10/minute; 5 concurrent", "10/minute; 5/day; 5 concurrent")
+    old, new = sides("10/minute; 5 concurrent", "10/minute; 5/day")
     old.acquire().complete()
     with pytest.raises(LimitMismatch):
         new.try_acquire()

@@ -272,8 +272,6 @@ class LedgerClient:
         # Counted from before it was sent, and short of what the server's clock may be ahead by.
         self.expires = reply.since + int(reply.lives * 0.998) * TICK - 1_000_000
         self.waiting = reply.waiting
-        if reply.waiting and not self.can_queue:
-            self.registry.queue_up()
         if self.over and (reply.pause > 0 or self.halted):
             self.apply_pause(reply)
         if reply.shift != self.shift:

@@ -21,7 +21,7 @@ from headway.engines.redis.client.ledger_client import COMPACT, LedgerClient, Le
 from headway.engines.redis.cluster.pause import ClusterPause
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK
-from headway.engines.redis.script.scripts import BUCKET, SPACING, WINDOW, Script, ledger_script
+from headway.engines.redis.script.scripts import BUCKET, SPACING, Script, ledger_script
 from headway.errors import LimiterClosed
 from headway.forks import on_fork
 
@@ -127,13 +127,6 @@ class LimiterRegistry(LedgerTerms):
         self.past_texts.add(self.text)
         self.rules = rules
         self.generation = float(time.time_ns() // TICK)
-        self.crowded = False
-        self._renew()
-
-    def queue_up(self) -> None:
-        """This limit alone would promise times, but there are waiters in the queue: another version of the limit has
-        more rules. Requests that are promised the next time, and the next, would never let them have their turn."""
-        self.crowded = True
         self._renew()
 
     def _renew(self) -> None:
@@ -146,12 +139,12 @@ class LimiterRegistry(LedgerTerms):
         return self.rules if own is None else own
 
     def can_queue(self, rules: tuple[Rule, ...]) -> bool:
-        """Whether a request may have to wait in the queue."""
-        if self.crowded or len(rules) > 1:
-            return True
-        # Alone, these promise a time to every request.
-        kind = protocol.kind_of(rules[0])
-        return kind not in (BUCKET, SPACING) and (kind != WINDOW or holds(rules[0]))
+        """Whether a request may have to wait in the queue.
+
+        Alone, a bucket and a spacing promise a time to every request. A window that counts at the decision does, too;
+        but another version of the same limit may hold its permits, and govern.
+        """
+        return len(rules) > 1 or protocol.kind_of(rules[0]) not in (BUCKET, SPACING)
 
     def script_of(self, rules: tuple[Rule, ...], can_queue: bool) -> Script:
         return ledger_script(frozenset(protocol.kind_of(rule) for rule in rules), can_queue)

@@ -44,7 +44,7 @@ if can_queue then
 end
 call('HSET', root, 'm', meta, 'c' .. stream, pack('<dd', number, now) .. answer, unpack(values))
 if not stored[1] then
-  call('HSET', root, 'l', ARGV[6])
+  call('HSET', root, 'l', ARGV[6], 'n', shape())
 end
 if renewed then
   prolong(expires - now)

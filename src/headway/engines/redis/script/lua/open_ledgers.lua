@@ -155,6 +155,25 @@ local function open(i, key, value, others)
   return ledger
 end
 
+-- How many rules the limiter has, and of which metrics. Under one name that never changes: a caller with one rule more
+-- would be served past those that wait for fewer, and no script could serve both. A client that knows the epoch has
+-- passed this check.
+local function shape()
+  local metrics = {}
+  for i = 1, count do
+    local _, key = unpack_from('<dd', ARGV[5], (i - 1) * RECORD + 1)
+    metrics[i] = key == 1 and '' or string.match(KEYS[key], '}/([^:]*)')
+  end
+  return table.concat(metrics, '\2')
+end
+
+if stored[1] and epoch ~= epoch_seen then
+  local kept = call('HGET', root, 'n')
+  if kept and kept ~= shape() then
+    return refuse(MISMATCH)
+  end
+end
+
 local own = {}
 if only then
   only.id = root .. ':1'
