@@ -48,11 +48,7 @@ def test_a_pause_runs_out_by_itself(make, kind, call):
     assert time.monotonic() - begin >= 0.1
 
 
-def test_a_pause_of_one_key_leaves_the_others_alone(engine, make, kind, call, known):
-    if kind.id == "metrics" and engine.shared:
-        known(
-            "pause(60, 'a') of a limiter with metrics pauses every key: the pause is kept at their common root"
-        )
+def test_a_pause_of_one_key_leaves_the_others_alone(make, kind, call):
     limiter = make(kind.limit)
     call(limiter.pause, 60, "a")
     assert call(limiter.try_acquire, "a").reason == "paused"
@@ -151,9 +147,7 @@ def test_a_shorter_pause_does_not_cut_a_longer_one_short(make, call):
         assert call(limiter.try_acquire, key)
 
 
-def test_a_reset_of_a_key_does_not_lift_the_pause_of_all(engine, make, kind, known):
-    if engine.shared and kind.id == "metrics":
-        known("the pause of a limiter with metrics is kept at their common root, which every reset resets")
+def test_a_reset_of_a_key_does_not_lift_the_pause_of_all(make, kind):
     limiter = make(kind.limit)
     limiter.pause(600)
     limiter.reset("a")
@@ -261,6 +255,39 @@ def test_tasks_hear_of_a_pause_and_of_its_end(make):
         assert await limiter.try_acquire_async("bob")
 
     asyncio.run(main())
+
+
+ONE_METRIC = {"calls": "50/s burst 1"}
+TWO_METRICS = {"calls": "50/s burst 1", "slots": "9 concurrent"}
+
+
+@pytest.mark.parametrize("limit", [ONE_METRIC, TWO_METRICS], ids=str)
+@pytest.mark.parametrize("lifted", [True, False])
+def test_those_who_wait_for_a_metric_go_when_the_pause_of_their_key_ends(make, limit, lifted):
+    limiter = make(limit)
+    callers, begin = Callers(), time.monotonic()
+    limiter.pause(HALF_AN_HOUR if lifted else 0.3, "a")
+    for number in (1, 2, 3):
+        callers.start(lambda: limiter.acquire("a").complete())
+        eventually(lambda number=number: limiter.stats().waiting == number or callers.ended, "one more")
+    limiter.acquire("b", timeout=NEVER).complete()
+    if lifted:
+        assert not callers.ended
+        limiter.pause(0, "a")
+    assert callers.join() == [None] * 3
+    assert lifted or time.monotonic() - begin >= 0.3
+
+
+def test_a_pause_of_a_key_holds_whatever_metric_it_is_the_key_of(make, call):
+    limiter = make({"host": "5/hour", "all": "9/hour"})
+    call(limiter.pause, HALF_AN_HOUR, "a")
+    denied = call(limiter.try_acquire, {"host": "a"})
+    assert denied.reason == "paused"
+    assert denied.retry_after > HALF_AN_HOUR - NEVER
+    assert call(limiter.try_acquire, {"host": "b"})
+    assert call(limiter.peek, {"host": "a"}).remaining == 0
+    call(limiter.reset, {"host": "a"})
+    assert call(limiter.try_acquire, {"host": "a"})
 
 
 def test_a_bad_pause_changes_nothing(make, call):

@@ -58,9 +58,11 @@ class RedisLedgers:
             return Acquire(ledger, command.costs, patience, longest)
         if isinstance(command, base.Peek):
             return Peek(ledger, command.costs)
+        # With metrics all keys share a root, where the pause of all is kept.
+        alone = registry.metrics and any(key is not None for key in command.keys)
         if isinstance(command, base.Pause):
-            return Pause(ledger, numbers(PAUSE, -(-command.ns // TICK)))
-        return Request(ledger, numbers(RESET))
+            return Pause(ledger, numbers(PAUSE, -(-command.ns // TICK), alone))
+        return Request(ledger, numbers(RESET, alone))
 
     def release(self, decision: Any, how: int, actual: tuple[int, ...] | None = None) -> None:
         acquire: Acquire = decision

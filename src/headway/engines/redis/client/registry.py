@@ -142,9 +142,9 @@ class LimiterRegistry(LedgerTerms):
         """Whether a request may have to wait in the queue.
 
         Alone, a bucket and a spacing promise a time to every request. A window that counts at the decision does, too;
-        but another version of the same limit may hold its permits, and govern.
+        but another version of the same limit may hold its permits, and govern. With metrics no waiter is promised one.
         """
-        return len(rules) > 1 or protocol.kind_of(rules[0]) not in (BUCKET, SPACING)
+        return self.metrics or len(rules) > 1 or protocol.kind_of(rules[0]) not in (BUCKET, SPACING)
 
     def script_of(self, rules: tuple[Rule, ...], can_queue: bool) -> Script:
         return ledger_script(frozenset(protocol.kind_of(rule) for rule in rules), can_queue)

@@ -94,7 +94,14 @@ for index = from, #ARGV do
   elseif what == PEEK then
     serve_again()
     snapshot(command, 1, said)
+  elseif what == PAUSE and command[3] == 1 then
+    -- of these metrics' ledgers alone
+    for i = 1, count do
+      own[i].paused, own[i].moved = command[2] > 0 and math.max(own[i].paused, now + command[2]) or 0, true
+    end
+    released = true
   elseif what == PAUSE then
+    -- for how long, and (1) whether of these ledgers alone
     local before = base
     paused = command[2] > 0 and math.max(paused, now + command[2]) or 0
     base = math.max(now, quarantined, paused, halted)
@@ -118,12 +125,14 @@ for index = from, #ARGV do
       else
         own[i].kind.open(own[i], nil)
       end
+      own[i].paused, own[i].moved = 0, true
     end
-    if paused > now then
+    -- (1) of these ledgers alone: a pause of all holds
+    if paused > now and command[2] ~= 1 then
       paused = 0
       call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
     end
-    base = math.max(now, quarantined, halted)
+    base = math.max(now, quarantined, paused, halted)
     released = true
   elseif what == QUARANTINE then
     call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)

@@ -4,7 +4,7 @@ seq = seq + 1
 local reset = base - now
 local values = {}
 for _, ledger in pairs(opened) do
-  local left = ledger.kind.reset_after(ledger, now)
+  local left = math.max(ledger.kind.reset_after(ledger, now), ledger.paused - now)
   if left > reset then
     reset = left
   end
@@ -14,6 +14,11 @@ for _, ledger in pairs(opened) do
   else
     local value = ledger.record .. epoch .. ledger.kind.state(ledger)
     call('HSET', ledger.key, 's' .. ledger.index, value)
+    if ledger.moved and ledger.paused > now then
+      call('HSET', ledger.key, 'h', pack('<d', ledger.paused))
+    elseif ledger.moved then
+      call('HDEL', ledger.key, 'h')
+    end
     call('PEXPIRE', ledger.key, math.ceil((left + GRACE) / 1000) + 1)
     if ledger.lists then
       keep_lists(ledger, left + GRACE, true)
@@ -33,9 +38,13 @@ local renewed = due_for_renewal(reset)
 if renewed then
   expires = math.max(expires, now + reset + GRACE)
 end
+local held_up = math.max(0, paused - now, halted - now)
+for i = 1, count do
+  held_up = math.max(held_up, own[i].paused - now)
+end
 local held = quarantined > now and quarantined - now or born > now and now - born or 0
-local answer = pack('<dddddddd', OK, now, seq, expires - now, held,
-  math.max(0, paused - now, halted - now), shift, waiting) .. epoch .. pack_numbers(said)
+local answer = pack('<dddddddd', OK, now, seq, expires - now, held, held_up, shift, waiting)
+  .. epoch .. pack_numbers(said)
 local meta = pack('<dddddddddd', FORMAT, seq, now, quarantined, paused, expires, waiting, shift, governed, born)
   .. epoch .. served_by
 if can_queue then

@@ -14,7 +14,8 @@ end
 -- a waiter that only waits for those need not request earlier.
 --
 -- While the whole limiter is paused a key promises nothing to a waiter, as its ledger does not learn when the pause
--- is lifted; a reservation (`firm`) is promised a time after the pause.
+-- is lifted; a reservation (`firm`) is promised a time after the pause. With metrics nothing is ever promised to a
+-- waiter: a pause of its key alone could not move its slot, as one sum of shifts is kept for all keys.
 local function weigh(mine, costs, offset, blocked, firm)
   local needed, slot, ready, least, holding, never = 0, base, base, base, nil, false
   for i = 1, #costs - offset do
@@ -28,7 +29,8 @@ local function weigh(mine, costs, offset, blocked, firm)
       local ledger = mine[i]
       local kind = ledger.kind
       local wait = kind.wait(ledger, now, cost)
-      local promise = needed == 1 and kind.reserves and (halted <= now or firm)
+      local held = ledger.paused > now
+      local promise = needed == 1 and kind.reserves and (firm or #KEYS == 1 and halted <= now)
         and (not kind.exact or kind.exact(ledger, now, cost))
       if cost > ledger.rule.capacity then
         never = true
@@ -45,12 +47,15 @@ local function weigh(mine, costs, offset, blocked, firm)
           ready = math.max(ready, now + (kind.slot_after or kind.wait)(ledger, now, cost))
           least = math.max(least, now + wait)
         end
-        slot = math.max(slot, now + wait)
-      elseif wait > 0 or base > now then
+        slot = math.max(slot, now + wait, ledger.paused)
+      elseif wait > 0 or base > now or held then
         holding = holding or {}
         holding[ledger.id] = true
         ready = math.max(ready, now + (kind.latest_wait or kind.wait)(ledger, now, cost))
         least = math.max(least, now + wait)
+      end
+      if held then
+        ready, least = math.max(ready, ledger.paused), math.max(least, ledger.paused)
       end
     end
   end
@@ -79,6 +84,7 @@ local function snapshot(costs, offset, into)
     local kind = ledger.kind
     local wait = cost > 0 and kind.wait(ledger, now, cost) or 0
     local exact = cost == 0 or not kind.exact or kind.exact(ledger, now, cost)
+    local base = math.max(base, ledger.paused)
     local remaining = (base > now or waiting > 0) and 0 or kind.remaining(ledger, now)
     if cost > 0 and waiting > 0 then
       wait, exact = math.max(1, wait), false

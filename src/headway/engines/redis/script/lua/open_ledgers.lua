@@ -96,9 +96,15 @@ local opened, trouble = {}, nil
 
 -- A ledger by its rule and key. `value` is what is stored of it: the rule it is kept by, the epoch of the root (where
 -- it is not in the root itself: after a loss it is void), and its state. Those of other waiters in the queue (`others`)
--- are taken as they are stored; nil if nothing is stored, or a kind that this script does not have.
+-- are taken as they are stored; nil if nothing is stored, or a kind that this script does not have. A metric's ledger of
+-- a key may be paused by itself: h is until when.
 local function open(i, key, value, others)
   local mine = string.sub(ARGV[5], (i - 1) * RECORD + 1, i * RECORD)
+  local held_until = 0
+  if key ~= root then
+    local found = call('HMGET', key, 's' .. i, 'h')
+    value, held_until = found[1], found[2] and unpack_from('<d', found[2]) or 0
+  end
   local record, state, from = mine, nil, 1
   if value then
     record, state, from = string.sub(value, 1, RECORD), value, RECORD + 1
@@ -142,7 +148,7 @@ local function open(i, key, value, others)
   local ledger = {
     id = key .. ':' .. i, key = key, index = i, record = record, kind = kinds[kind],
     rule = kinds[kind].rule(capacity, a, b, c, d, e, f), foreign = foreign,
-    other = not same,
+    other = not same, paused = held_until,
   }
   if ledger.rule.lease then
     ledger.rule.lease = math.max(ledger.rule.lease, lease) -- a holder renews by its own lease, whichever rule governs
@@ -176,7 +182,7 @@ end
 
 local own = {}
 if only then
-  only.id = root .. ':1'
+  only.id, only.paused = root .. ':1', 0
   own[1], opened[only.id] = only, only
 end
 for i = only and 2 or 1, count do
@@ -192,7 +198,7 @@ for i = only and 2 or 1, count do
   if key == 1 then
     own[i] = open(i, root, stored[i + 2])
   else
-    own[i] = open(i, KEYS[key], call('HGET', KEYS[key], 's' .. i))
+    own[i] = open(i, KEYS[key])
   end
 end
 if trouble then

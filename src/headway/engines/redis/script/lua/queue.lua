@@ -107,7 +107,7 @@ local function needs_of(entry, class)
     local i, id = tonumber(index), root .. name
     if not opened[id] then
       key = root .. key
-      if metric_of(own[i].key) ~= metric_of(key) or not open(i, key, call('HGET', key, 's' .. i), true) then
+      if metric_of(own[i].key) ~= metric_of(key) or not open(i, key, nil, true) then
         return
       end
     end

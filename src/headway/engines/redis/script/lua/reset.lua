@@ -42,7 +42,7 @@ for i = math.min(2, #KEYS), #KEYS do
     local fresh = what == 's' and anew(redis.call('HGET', key, field))
     if fresh then
       redis.call('HSET', key, field, fresh)
-    elseif what == 's' or what == 'a' then
+    elseif what == 's' or what == 'a' or what == 'h' then
       redis.call('HDEL', key, field)
     end
     if what == 's' then
@@ -51,9 +51,9 @@ for i = math.min(2, #KEYS), #KEYS do
     end
   end
 end
--- A pause is lifted; a quarantine is not.
-meta = string.sub(meta, 1, 8) .. struct.pack('<d', seq + 1) .. string.sub(meta, 17, 32) .. struct.pack('<d', 0)
-  .. string.sub(meta, 41)
+-- Their pause is lifted; a pause of all is only if that was reset, and a quarantine is not.
+meta = string.sub(meta, 1, 8) .. struct.pack('<d', seq + 1) .. string.sub(meta, 17, 32)
+  .. (#KEYS == 1 and struct.pack('<d', 0) or string.sub(meta, 33, 40)) .. string.sub(meta, 41)
 redis.call('HSET', root, 'm', meta)
 redis.call('PUBLISH', string.match(root, '^(.-):{') .. ':news', root)
 return found
