@@ -282,6 +282,15 @@ class AskingLoopConnection:
         self.wire.call(ASKING, deadline)
         return whole(await self.wire.call(payload, deadline))
 
+    @property
+    def full(self) -> bool:
+        """Whether as much is under way as the node can answer soon."""
+        return self.wire.full
+
+    async def room(self) -> None:
+        """Wait until there is room for another command."""
+        await self.wire.room()
+
     def close(self) -> None:
         self.wire.close()
 
