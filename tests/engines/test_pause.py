@@ -100,19 +100,6 @@ def test_a_longer_pause_holds(make):
     assert limiter.try_acquire()
 
 
-def test_a_shorter_pause_does_not_cut_a_longer_one_short(engine, request, make, call):
-    if not engine.shared:
-        reason = "mended beside this one, in engines/memory"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
-    limiter = make("5/hour")
-    for key in (None, "a"):
-        call(limiter.pause, HALF_AN_HOUR, key)
-        call(limiter.pause, 1, key)
-        assert call(limiter.try_acquire, key).retry_after > HALF_AN_HOUR - NEVER
-        call(limiter.pause, 0, key)
-        assert call(limiter.try_acquire, key)
-
-
 def test_pauses_of_a_key_and_of_all_hold_both(make):
     limiter = make("5/hour")
     limiter.pause(60)

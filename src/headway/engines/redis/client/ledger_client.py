@@ -257,7 +257,7 @@ class LedgerClient:
         own = self.keys[1:] or self.keys * len(self.rules)
         return [redis_keys[key] for key in own]
 
-    def apply_reply(self, reply: Reply) -> None:  # noqa: C901 - one branch for each thing that may have changed
+    def apply_reply(self, reply: Reply) -> None:
         """Remember how the ledger stands."""
         if reply.reply_epoch != self.epoch:
             if self.epoch:

@@ -273,10 +273,6 @@ class AskingLoopConnection:
         self.made_by = connection.made_by
         self.room = connection.room
 
-    @property
-    def full(self) -> bool:
-        return self.wire.full
-
     async def call(self, payload: bytes, deadline: float) -> Any:
         # Its reply is OK, or the connection fails and the next command fails too.
         self.wire.call(ASKING, deadline)

@@ -245,10 +245,11 @@ def close_soon(connection: LoopConnection) -> None:
 
 
 def unreachable(error: BaseException, connector: Connector) -> Unreachable:
-    if isinstance(error, Unreachable):
-        return error
+    """What is raised from this error: another object, so that no error is its own cause."""
     text = str(error) or type(error).__name__
-    if is_timeout(error):
+    if isinstance(error, Unreachable):
+        pass
+    elif is_timeout(error):
         text = "no connection in time"
         if connector.tls:
             # A server that waits for the end of what it takes for a command says nothing at all.

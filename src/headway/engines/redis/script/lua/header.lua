@@ -4,7 +4,7 @@
 --          the ledgers: s<i>, and a<i>, how many of its permits were abandoned; KEYS[2..]: one hash per metric's
 --          ledger. All share the root's hash tag, as do the keys beside them: <key>:c<i> and :o<i> (lists: runs of a
 --          window), and the queue's <root>:q, :w, :h, :b and :g (queue.lua). p<process> in the root: when the process
---          sent its last command, and its lease. l is the limits as text, n the shape of the limiter (open_ledgers.lua).
+--          sent its last command, and its lease. l is the limits as text, n its shape (open_ledgers.lua).
 -- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream
 --          (below 0: only if the one before it was applied),
 --          least sequence number expected, lease, generation of the limits, number of rules, sharded channels or not

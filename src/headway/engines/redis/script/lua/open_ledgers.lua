@@ -96,8 +96,8 @@ local opened, trouble = {}, nil
 
 -- A ledger by its rule and key. `value` is what is stored of it: the rule it is kept by, the epoch of the root (where
 -- it is not in the root itself: after a loss it is void), and its state. Those of other waiters in the queue (`others`)
--- are taken as they are stored; nil if nothing is stored, or a kind that this script does not have. A metric's ledger of
--- a key may be paused by itself: h is until when.
+-- are taken as they are stored; nil if nothing is stored, or a kind that this script does not have. A metric's ledger
+-- of a key may be paused by itself: h is until when.
 local function open(i, key, value, others)
   local mine = string.sub(ARGV[5], (i - 1) * RECORD + 1, i * RECORD)
   local held_until = 0
