@@ -271,7 +271,6 @@ class AskingLoopConnection:
         self.wire = connection
         self.ident = connection.ident
         self.made_by = connection.made_by
-        self.room = connection.room
 
     async def call(self, payload: bytes, deadline: float) -> Any:
         # Its reply is OK, or the connection fails and the next command fails too.
