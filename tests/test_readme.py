@@ -40,7 +40,7 @@ PROMISES = {
         "limiter/test_waiting.py::test_a_crowd_is_served_in_order_on_the_ideal_schedule",
         "limiter/test_threads.py::test_threads_wait_in_order",
         "programs/test_coroutines.py::test_waiters_of_two_loops_in_one_line_are_served_in_order",
-        "redis::test_first_come_first_served_whatever_the_number_of_parts",
+        "redis::test_first_come_first_served_on_both_sides",
     ],
     "In one process there are no dependencies and no background threads, and the core is compiled where there is a C "
     "compiler.": [
@@ -141,7 +141,7 @@ PROMISES = {
     "Waiting without polling: a promised time, or a queue across all processes, first come first served.": [
         "engines/test_reserve.py::test_promised_times",
         "redis::test_who_stands_behind_one_that_needs_more_does_not_ask_all_the_time",
-        "redis::test_first_come_first_served_whatever_the_number_of_parts",
+        "redis::test_first_come_first_served_on_both_sides",
     ],
     "The permits of a holder that dies come back; a holder that was stopped gets `PermitExpired` instead of spending a "
     "permit that may have been granted again.": [

@@ -25,7 +25,7 @@ def test_what_the_cancelled_were_granted_goes_back(proxy, name, kind):
     proxy.delay(answers=0.001)
     run(storm.rage(250))
     assert storm.errors == []
-    assert len(storm.kept) == storm.ended > 10
+    assert len(storm.kept) == storm.ended > 0
     proxy.heal()
     settled(limiter, kind, storm)
 
@@ -47,7 +47,7 @@ def test_the_same_while_connections_fail(valkey, proxy, name, kind):
         await asyncio.to_thread(what[turn // 40 % 4])
 
     run(storm.rage(300, vandal))
-    assert len(storm.kept) == storm.ended > 10
+    assert len(storm.kept) == storm.ended > 0
     proxy.heal()
     settled(limiter, kind, storm)
 

@@ -227,7 +227,7 @@ def test_nothing_is_minted_and_no_waiter_is_stuck(sides, turn):
 def test_a_caller_that_could_reserve_does_not_overtake_the_queue(sides, turn):
     """A window that counts at the decision promises times; while others stand in the queue for it, all do. And where
     the other side governs, no caller that could wait is told that it is too late."""
-    promising, queueing = sides(*(Window(20, per=1, remote=False), "20/s")[::turn])[::turn]
+    promising, queueing = sides(*(Window(80, per=1, remote=False), "80/s")[::turn])[::turn]
     stop, troubles = threading.Event(), []
 
     def press():

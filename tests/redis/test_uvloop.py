@@ -29,7 +29,7 @@ def test_what_the_cancelled_were_granted_goes_back(valkey, proxy, name, kind):
         )
 
     run(storm.rage(250, vandal), uvloop.new_event_loop)
-    assert len(storm.kept) == storm.ended > 10
+    assert len(storm.kept) == storm.ended > 0
     proxy.heal()
     settled(limiter, kind, storm)
 
