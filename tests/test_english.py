@@ -36,21 +36,6 @@ READ = (
 )
 SUFFIXES = {".md", ".py", ".pxd", ".lua", ".toml", ".sh", ""}
 
-# Not yet clean: folders and files that are being rewritten at this moment. Take a line away when its folder is clean.
-PENDING = (
-    "CHANGELOG.md",
-    "src/headway/engines/memory",
-    "src/headway/flows",
-    "src/headway/limiter/fallback.py",
-    "src/headway/limiter/limiter.py",
-    "src/headway/limiter/local.py",
-    "src/headway/limiter/permits.py",
-    "src/headway/limiter/results.py",
-    "src/headway/limiter/shared.py",
-    "src/headway/limiter/shared_options.py",
-    "src/headway/limiter/shared_permits.py",
-)
-
 # (end of the path, part of the text, why it may stay). A possessive ("somebody else's API") is never reported.
 EXCEPTIONS: tuple[tuple[str, str, str], ...] = ()
 
@@ -115,16 +100,12 @@ def files(*names):
                 yield file.relative_to(ROOT).as_posix()
 
 
-def pending(name):
-    return any(name == folder or name.startswith(f"{folder}/") for folder in PENDING)
-
-
 def read(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
 def test_sentences_name_their_subject():
-    found = [finding for name in files(*READ) if not pending(name) for finding in findings(name, read(name))]
+    found = [finding for name in files(*READ) for finding in findings(name, read(name))]
     assert not found, "say which thing it is that acts:\n" + "\n".join(map(str, found))
 
 
@@ -137,10 +118,6 @@ def test_pages_use_the_names_of_the_tree():
 def test_exceptions_are_needed():
     for end, part, _ in EXCEPTIONS:
         assert any(name.endswith(end) and part in read(name) for name in files(*READ)), (end, part)
-
-
-def test_pending_folders_exist():
-    assert [folder for folder in PENDING if not (ROOT / folder).exists()] == []
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class TaskWaker:
         if running_loop() is self.loop:
             wake(self.future)
         else:
-            # A loop that was closed has nobody left to wake.
+            # A loop that was closed has no task left to wake.
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(wake, self.future)
 

@@ -1,9 +1,8 @@
 """What happens, without doing it: waiting written once, for threads and for tasks.
 
 A flow is a generator. It yields what it wants done (an *effect*), and finds the answer in the effect or in its
-ticket; who runs it (`headway.flows.drive`) decides whether a thread blocks or a task is suspended. A flow can be
-stopped
-at every yield, by a cancellation or by Ctrl-C; its ticket is then taken out of the line by who ran it.
+ticket; its driver (`headway.flows.drive`) decides whether a thread blocks or a task is suspended. A cancellation or
+Ctrl-C can stop a flow at every yield; its driver then takes its ticket out of the queue.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Permit:
         return f"<Permit{key}: {self.ended or 'out'}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a permit cannot be copied or pickled: it is spent once, by whoever has it")
+        raise TypeError("a permit cannot be copied or pickled: it is spent once")
 
     # The fields, for type checkers; their C types are in permits.pxd.
     if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Permit:
                 store.counts.ended += 1
                 return
             if _ATOMIC:
-                # Read before looking: a clock in Python lets others run, who may come to wait for this permit.
+                # Read before looking: a clock in Python lets other threads run, and one may come to wait for this permit.
                 now = store.clock.now()
                 if store.uncontended and not self._end:
                     ledger.complete(now, self._cost, self._mark)

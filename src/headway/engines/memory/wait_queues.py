@@ -1,4 +1,4 @@
-"""The waiting requests of one store: a queue for each ledger that holds somebody up, and when each head is due.
+"""The waiting requests of one store: a queue for each ledger that lacks permits, and when each head is due.
 
 **Time made up.** The head of a queue wakes a little late, and if it took its permit at that moment every lateness would
 add up: 1000/s would become 930. A bucket promises slots, so the head takes the slot it was due, not the moment it woke;
@@ -102,7 +102,7 @@ class WaitQueues:
         at = self.clock.wall() if ledger.get_rule().uses_wall_clock else now
         return now + ledger.wait(at, head.costs[queue.index])
 
-    # -- who is first, and when --------------------------------------------------------------------------
+    # -- which is first, and when ------------------------------------------------------------------------
 
     def behind(self, queue: WaitQueue, ticket: Ticket) -> bool:
         """Whether another ticket that can still be woken is before this one."""
