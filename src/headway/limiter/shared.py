@@ -53,6 +53,7 @@ class SharedLimiter:
         "_exempt",
         "_fallback",
         "_max_waiting",
+        "_now",
         "_read",
         "_timeout_ns",
         "counts",
@@ -95,6 +96,7 @@ class SharedLimiter:
         )
         # The commands of most calls: no key, one permit.
         self._bare = self._command(None, 1, Patience.WAIT)
+        self._now = self._command(None, 1, Patience.NOW)
         self._bracket = self._bare._replace(brackets=True)
 
     def _exempt_limiter(self, options: SharedOptions) -> Fallback:
@@ -123,7 +125,8 @@ class SharedLimiter:
     def try_acquire(self, key: Key, cost: Cost) -> Permit | Denied:
         if self._exempt is not None and self.table.is_exempt(key):
             return self._exempt.for_exempt().try_acquire(key, cost=cost)
-        command = self._command(key, cost, Patience.NOW)
+        usual = key is None and type(cost) is int and cost == 1
+        command = self._now if usual else self._command(key, cost, Patience.NOW)
         while True:
             try:
                 decision = self.ledgers.send(command)
@@ -136,7 +139,8 @@ class SharedLimiter:
     async def try_acquire_async(self, key: Key, cost: Cost) -> Permit | Denied:
         if self._exempt is not None and self.table.is_exempt(key):
             return self._exempt.for_exempt().try_acquire(key, cost=cost)
-        command = self._command(key, cost, Patience.NOW)
+        usual = key is None and type(cost) is int and cost == 1
+        command = self._now if usual else self._command(key, cost, Patience.NOW)
         while True:
             try:
                 decision = await self.ledgers.send_async(command, need_loop())
