@@ -289,7 +289,7 @@ def test_the_streams_of_a_parent_are_not_its_childs(valkey, name):
     child = limiter._shared._engine.process[::-1]
     parent, limiter._shared._engine.process = limiter._shared._engine.process, child
     try:
-        ledger = registry._open(("key",))
+        ledger = registry.open_ledger(("key",))
         assert ledger.epoch == memory[0][:24]
         assert ledger.spare is None
         assert ledger.release_stream is None

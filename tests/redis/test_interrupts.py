@@ -22,8 +22,6 @@ import pytest
 
 from headway import Limiter, Remote, Window
 from headway.engines.redis.client import requests
-from headway.limiter import shared
-from headway.limiter.shared_permits import new_shared_permit
 from headway.outcome import Outcome
 from waiting import NEVER, wait_until
 
@@ -116,16 +114,26 @@ def test_a_permit_of_concurrency_is_out_for_a_lease_at_most(valkey, name, call):
 
 
 @pytest.mark.parametrize("call", [bare, trying, block])
-def test_what_was_granted_and_is_no_permit_yet_goes_back(valkey, name, call, monkeypatch):
+def test_what_was_granted_and_is_no_permit_yet_goes_back(valkey, name, call):
     """Of a window with a remote it would be out until `max_transit`, which is long: no lease ends it."""
     limit = Window(900, per=1, remote=Remote(max_transit=600))
     limiter = Limiter(limit, name=name, engine=valkey.url, engine_timeout=NEVER)
     watch = Limiter(limit, name=name, engine=f"{valkey.url}?namespace=headway", engine_timeout=NEVER)
     decisions: list[Any] = []
 
-    def kept(limiter, decision, *key):
-        decisions.append(decision)
-        return new_shared_permit(limiter, decision, *key)
+    class Noted:
+        """The limiter's ledgers, whose decisions are noted."""
+
+        def __init__(self, ledgers):
+            self.ledgers = ledgers
+
+        def __getattr__(self, name):
+            return getattr(self.ledgers, name)
+
+        def send(self, command):
+            decision = self.ledgers.send(command)
+            decisions.append(decision)
+            return decision
 
     def is_out(decision):
         """A permit without an end counts as abandoned, and a block that is interrupted as it ends abandons its own."""
@@ -133,7 +141,7 @@ def test_what_was_granted_and_is_no_permit_yet_goes_back(valkey, name, call, mon
             decision.ending is None or decision.ending.command[8:16] == pack("<d", Outcome.ABANDON)
         )
 
-    monkeypatch.setattr(shared, "new_shared_permit", kept)
+    limiter._shared.ledgers = Noted(limiter._shared.ledgers)
     call(limiter)
     points = 0
     while (where := interrupted(lambda: call(limiter), points + 1)) is not None:

@@ -7,6 +7,7 @@ from headway.engines.memory.store cimport MemoryStore
 from cpython.ref cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from headway.limiter.permits cimport HeldPermit, Permit, new_permit
+from headway.limiter.shared cimport SharedLimiter
 
 
 cdef bint _ATOMIC, _GIL
@@ -34,7 +35,8 @@ cdef inline bint only_ours(LocalLimiter limiter, MemoryStore store, bint held):
 
 cdef class LocalLimiter:
     cdef public MemoryStore _store
-    cdef public object _timeout_ns, _max_waiting, _listener, _lock, _shared
+    cdef public object _timeout_ns, _max_waiting, _listener, _lock
+    cdef public SharedLimiter _shared
     cdef list _outer
     cdef Permit _entered, _spare
     cdef public bint _closed, _plain

@@ -208,7 +208,7 @@ class Permit:
                 store.counts.ended += 1
                 return
             if _ATOMIC:
-                # Read before looking: a clock in Python lets other threads run, and one may come to wait for this permit.
+                # Read before looking: a clock in Python lets other threads run, which may come to wait for it.
                 now = store.clock.now()
                 if store.uncontended and not self._end:
                     ledger.complete(now, self._cost, self._mark)

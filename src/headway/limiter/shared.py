@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+GRANTED = int(Verdict.GRANTED)
+
 
 class SharedLimiter:
     """The verbs of a `Limiter` on a shared engine."""
@@ -235,7 +237,7 @@ class SharedLimiter:
 
     def _verdict(self, decision: Decision, key: Key, cost: Cost) -> Permit | Denied | None:
         """None: this process was stopped while the answer travelled, for so long that the permit has expired."""
-        if decision.verdict == Verdict.GRANTED:
+        if decision.verdict == GRANTED:
             if decision.spendable():
                 return self._granted(decision, key, cost)
             decision.withdraw()
@@ -340,7 +342,7 @@ class SharedLimiter:
             decision = yield Send(Acquire(keys, costs, Patience.RESERVE))
         except EngineUnavailable as error:
             return self._instead(error, key, cost).reserve(key, cost=cost)
-        if decision.verdict != Verdict.GRANTED:
+        if decision.verdict != GRANTED:
             self._count_denial(key, cost)
             refusal = limited(decision, decision, key, self.table.metrics, decision.reason())
             again_ns = decision.reserve_again_ns()

@@ -2,6 +2,7 @@ cimport cython
 from headway.engines.redis.client.ledger_client cimport LedgerClient
 from headway.engines.redis.client.requests cimport Request
 from headway.engines.redis.client.round_trip cimport RoundTrip
+from headway.interrupts cimport take_lock
 
 
 cdef class Batcher:

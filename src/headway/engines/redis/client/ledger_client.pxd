@@ -18,7 +18,11 @@ cdef class LedgerTerms:
     cdef public Clock clock
     cdef public bytes text
     cdef public double drift, generation, lease, sharded
-    cdef public long long timeout_ns
+    cdef public long long countdown, timeout_ns
+    cdef public bint closed
+    cdef public dict ledgers
+
+    cpdef LedgerClient ledger(self, tuple keys)
 
 
 cdef class LedgerClient:

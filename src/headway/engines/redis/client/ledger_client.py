@@ -22,6 +22,7 @@ from headway.engines.redis.script.scripts import CONCURRENCY
 
 if TYPE_CHECKING:
     from headway.clock import Clock
+    from headway.engines.base import Keys
     from headway.engines.redis.client.registry import LimiterRegistry
     from headway.engines.redis.client.requests import Acquire, Request
     from headway.engines.redis.client.round_trip import ClockSample
@@ -97,10 +98,13 @@ class LedgerTerms:
     __slots__ = (
         "clock",
         "clock_samples",
+        "closed",
+        "countdown",
         "drift",
         "engine",
         "generation",
         "lease",
+        "ledgers",
         "sharded",
         "text",
         "timeout_ns",
@@ -116,6 +120,29 @@ class LedgerTerms:
     sharded: float
     text: bytes
     timeout_ns: int
+    closed: bool
+    ledgers: dict[Keys, LedgerClient]
+    """The client of each key that was used not long ago."""
+    countdown: int
+    """Calls until some of them are looked at, whether they are idle."""
+
+    def ledger(self, keys: Keys) -> LedgerClient:
+        """The client of a key, or of a combination of keys where the limiter has metrics."""
+        # First: what is found then is not looked at by this call.
+        self.countdown -= 1
+        if self.countdown <= 0:
+            self.sweep()
+        found = self.ledgers.get(keys)
+        if found is None:
+            found = self.open_ledger(keys)
+        found.seen = 0
+        return found
+
+    def sweep(self) -> None:
+        raise NotImplementedError
+
+    def open_ledger(self, keys: Keys) -> LedgerClient:
+        raise NotImplementedError
 
 
 class LedgerClient:

@@ -1,2 +1,18 @@
-# Compiled as it is: the way of every call.
-from headway.engines.redis.client.batching cimport loop_batcher, thread_batcher
+cimport cython
+from headway.engines.redis.client.batching cimport LoopBatcher, ThreadBatcher, loop_batcher, thread_batcher
+from headway.engines.redis.client.ledger_client cimport LedgerClient, LedgerTerms
+from headway.engines.redis.client.requests cimport Acquire, Request
+
+
+cdef object AcquireCommand, Check
+
+
+cdef class RedisLedgers:
+    cdef public LedgerTerms registry
+    cdef object __weakref__
+
+    @cython.locals(request=Request, ledger=LedgerClient)
+    cpdef send(self, command)
+
+    @cython.locals(registry=LedgerTerms, ledger=LedgerClient)
+    cdef Request _request(self, command)

@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headway.engines import base
+from headway.engines.base import Acquire as AcquireCommand
+from headway.engines.base import Check
 from headway.engines.redis.client.batching import loop_batcher, thread_batcher
 from headway.engines.redis.client.registry import LimiterRegistry
 from headway.engines.redis.client.renewal import begin_renewals, enter, send_release
@@ -47,15 +49,15 @@ class RedisLedgers:
 
     def _request(self, command: base.Command) -> Request:
         registry = self.registry
-        if isinstance(command, base.Check):
+        if isinstance(command, Check):
             return PollQueue(command.decision.ledger)  # type: ignore[attr-defined] # it is an `Acquire` of ours
         if registry.closed:
             raise LimiterClosed(registry.name)
+        if isinstance(command, AcquireCommand):
+            keys, costs, patience, longest_ns, brackets = command
+            longest = NEVER if longest_ns is None else float(longest_ns // TICK)
+            return Acquire(registry.ledger(keys), costs, patience + HELD if brackets else patience, longest)
         ledger = registry.ledger(command.keys)
-        if isinstance(command, base.Acquire):
-            longest = NEVER if command.longest_ns is None else float(command.longest_ns // TICK)
-            patience = command.patience + HELD if command.brackets else command.patience
-            return Acquire(ledger, command.costs, patience, longest)
         if isinstance(command, base.Peek):
             return Peek(ledger, command.costs)
         # With metrics all keys share a root, where the pause of all is kept.

@@ -6,7 +6,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -163,19 +162,7 @@ class LimiterRegistry(LedgerTerms):
         slack = [rule.allowance * TICK for rule in rules if isinstance(rule, SpacingRule) and rule.strict]
         return int(min([self.lease_ns, *slack]) * (1 - self.drift))
 
-    def ledger(self, keys: Keys) -> LedgerClient:
-        """The client of a key, or of a combination of keys where the limiter has metrics."""
-        # First: what is found then is not looked at by this call.
-        self.countdown -= 1
-        if self.countdown <= 0:
-            self.sweep()
-        found = self.ledgers.get(keys)
-        if found is None:
-            found = self._open(keys)
-        found.seen = 0
-        return found
-
-    def _open(self, keys: Keys) -> LedgerClient:
+    def open_ledger(self, keys: Keys) -> LedgerClient:
         """A client for a key that has none: a new one, or one restored from what is left of a compacted one."""
         ledger = LedgerClient(self, self.redis_keys(keys), keys[0], self.rules_of(keys))
         ledger.lookup_keys = keys
@@ -261,7 +248,7 @@ class LimiterRegistry(LedgerTerms):
     def pass_on(self, ledger: LedgerClient) -> None:
         """A detached client has learned of its ledger."""
         with self._lock:
-            successor = self.ledgers.get(ledger.lookup_keys) or self._open(ledger.lookup_keys)
+            successor = self.ledgers.get(ledger.lookup_keys) or self.open_ledger(ledger.lookup_keys)
             if successor is ledger:
                 ledger.compacted = False  # the thread that compacted it was interrupted
             else:
@@ -275,7 +262,7 @@ class LimiterRegistry(LedgerTerms):
         try:
             if ledger.lookup_keys not in self.ledgers and ledger.lookup_keys not in self.compact:
                 return ledger
-            found = self.ledgers.get(ledger.lookup_keys) or self._open(ledger.lookup_keys)
+            found = self.ledgers.get(ledger.lookup_keys) or self.open_ledger(ledger.lookup_keys)
             found.seen = 0
             return found if found.epoch == epoch else ledger
         except Exception:  # noqa: BLE001 - an override is the user's, and this is to say something, not to fail
@@ -406,13 +393,14 @@ class LimiterRegistry(LedgerTerms):
 
 def weak_method(method: Callable[..., Any]) -> Callable[..., Any]:
     """The same method, without keeping its object alive; None instead of a result when the object is gone."""
-    if not isinstance(method, MethodType):
+    owner = getattr(method, "__self__", None)
+    if owner is None:
         return method
-    reference = weakref.WeakMethod(method)
+    reference, name = weakref.ref(owner), method.__name__  # a compiled method is no `types.MethodType`
 
     def call(*arguments: Any) -> Any:
         alive = reference()
-        return None if alive is None else alive(*arguments)
+        return None if alive is None else getattr(alive, name)(*arguments)
 
     return call
 

@@ -242,7 +242,8 @@ class Acquire(Request):
         # A signal's handler has raised between the answer and the permit: what was granted goes back with the next
         # command, or with the worker's next round. A finalizer neither locks nor sends.
         # One that was interrupted while it was made has no fields.
-        if getattr(self, "owned", True) or self.verdict != GRANTED or self.returned or self.void:
+        owned = self.owned if cython.compiled else getattr(self, "owned", True)
+        if owned or self.verdict != GRANTED or self.returned or self.void:
             return
         if self.process != _process:
             return

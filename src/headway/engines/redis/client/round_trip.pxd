@@ -35,6 +35,10 @@ cdef inline double number_at(bytes data, Py_ssize_t index):
     return value
 
 
+cdef inline bytes epoch_of(bytes data):
+    return PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + 64, 24)
+
+
 cdef inline tuple numbers_from(bytes data, Py_ssize_t offset):
     cdef Py_ssize_t first = offset // 8
     return tuple([number_at(data, i) for i in range(first, PyBytes_GET_SIZE(data) // 8)])

@@ -167,7 +167,7 @@ class RoundTrip(Reply):
             self.pause = number_at(reply, 5)  # type: ignore[name-defined] # noqa: F821
             self.shift = number_at(reply, 6)  # type: ignore[name-defined] # noqa: F821
             self.waiting = number_at(reply, 7)  # type: ignore[name-defined] # noqa: F821
-            self.reply_epoch = reply[64:88]
+            self.reply_epoch = epoch_of(reply)  # type: ignore[name-defined] # noqa: F821
             answers = numbers_from(reply, HEAD_SIZE)  # type: ignore[name-defined] # noqa: F821
         else:
             (

@@ -1,0 +1,1 @@
+cpdef bint take_lock(lock, list mine, timeout=*) except -1
