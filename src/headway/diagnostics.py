@@ -111,20 +111,34 @@ def notice_abandoned(store: Any, keys: Iterable[str | None]) -> None:
     lost = [ledger for ledger in ledgers if isinstance(ledger, WindowLedger) and ledger.lost > 0]
     if not lost:
         return
-    now = store.clock.now()
-    before = _spoke_at.get(store)
+    ledger = max(lost, key=lambda ledger: ledger.lost)
+    permits = f"{ledger.lost} of {ledger.get_rule().capacity} permits"
+    _say_abandoned(store, store.clock.now(), permits, ledger.rule.transit)
+
+
+def notice_abandoned_here(limiter: Counted, now: int, since_ns: int, tick_ns: int) -> None:
+    """The same for a limiter on a shared engine, which knows of the permits that this process has abandoned.
+
+    `since_ns`: how long ago it abandoned one last.
+    """
+    for rule in limiter.rules:
+        if isinstance(rule, WindowRule) and since_ns < (rule.transit + rule.gap) * tick_ns:
+            _say_abandoned(limiter, now, "permits", rule.transit * tick_ns)
+            return
+
+
+def _say_abandoned(limiter: Counted, now: int, permits: str, transit_ns: int) -> None:
+    before = _spoke_at.get(limiter)
     if before is not None and now - before < AGAIN_NS:
         return
-    _spoke_at[store] = now
-    ledger = max(lost, key=lambda ledger: ledger.lost)
+    _spoke_at[limiter] = now
     logging.getLogger("headway").warning(
-        "%s: calls wait for %d of %d permits that were abandoned, each of which counts until %.3g s after its grant "
+        "%s: calls wait for %s that were abandoned, each of which counts until %.3g s after its grant "
         "(max_transit): say which errors prove an answer (answered=) or that nothing was sent (not_sent=), end permits "
         "explicitly, or give a smaller max_transit; this is said once a minute",
-        describe(store),
-        ledger.lost,
-        ledger.get_rule().capacity,
-        ledger.rule.transit / 1e9,
+        describe(limiter),
+        permits,
+        transit_ns / 1e9,
     )
 
 

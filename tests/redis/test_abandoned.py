@@ -2,6 +2,7 @@
 """Permits that come back without an end are counted in the ledger, each once, and shown by `top` and `inspect`."""
 
 import json
+import threading
 import time
 
 import pytest
@@ -172,3 +173,47 @@ def test_each_key_of_a_metric_has_a_count_of_its_own(valkey, url, name):
     assert counted(url, name, "eve") == 0
     limiter.reset({"slots": "bob"})
     assert counted(url, name, "bob") == 0
+
+
+def said(caplog):
+    return [record.message for record in caplog.records if "abandoned" in record.message]
+
+
+def test_a_waiter_for_abandoned_permits_says_so_once(valkey, name, caplog):
+    """A flaky network: each attempt leaves a permit behind, and the next one waits for it."""
+    limiter = Limiter(Window(1, per=0.1, remote=REMOTE), name=name, engine=valkey.url, engine_timeout=NEVER)
+    for _ in range(3):
+        limiter.acquire(timeout=NEVER).abandon()
+    (line,) = said(caplog)
+    assert f"limiter '{name}'" in line
+    for part in (
+        "calls wait for permits that were abandoned",
+        "answered=",
+        "not_sent=",
+        "max_transit",
+    ):
+        assert part in line
+
+
+def test_a_waiter_that_was_there_before_says_so_too(valkey, name, caplog):
+    limiter = Limiter(Window(1, per=0.1, remote=REMOTE), name=name, engine=valkey.url, engine_timeout=NEVER)
+    permit = limiter.acquire()
+    waiter = threading.Thread(target=lambda: limiter.acquire(timeout=NEVER).complete())
+    waiter.start()
+    wait_until(lambda: limiter.stats().waiting, "a waiter")
+    assert said(caplog) == []
+    permit.abandon()
+    waiter.join(NEVER)
+    assert len(said(caplog)) == 1
+
+
+def test_of_other_kinds_and_without_waiters_nothing_is_said(valkey, name, caplog):
+    seats = Limiter("1 concurrent", name=name, engine=f"{valkey.url}?lease={LEASE}", engine_timeout=NEVER)
+    for _ in range(2):
+        seats.acquire(timeout=NEVER).abandon()
+    free = Limiter(
+        Window(5, per=0.1, remote=REMOTE), name=f"{name}-free", engine=valkey.url, engine_timeout=NEVER
+    )
+    for _ in range(3):
+        free.acquire().abandon()
+    assert said(caplog) == []

@@ -260,6 +260,9 @@ class Ledgers(Protocol):
     def closed(self) -> bool:
         """Whether nothing is granted any more."""
 
+    def report_grants(self) -> None:
+        """The status of permits is read: granted decisions have rows from now on, without another round trip."""
+
     def known_keys(self) -> int:
         """How many keys have ledgers, as far as this process knows."""
 

@@ -12,6 +12,7 @@ cdef class SharedLimiter:
     cdef public object _bare, _bracket, _emitter, _engine, _exempt, _fallback, _max_waiting, _now, _read, _timeout_ns
     cdef public object ledgers, name, table
     cdef public Clock _clock
+    cdef public long long _abandoned_at
     cdef public LimiterCounts counts
     cdef object __weakref__
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.counts import LimiterCounts
 from headway.denied import Denied
-from headway.diagnostics import check_health, notice_drop, notice_wait, warn_blocking
+from headway.diagnostics import check_health, notice_abandoned_here, notice_drop, notice_wait, warn_blocking
 from headway.engines.base import Acquire, LimiterTerms, Patience, Pause, Peek, Reset, Verdict
 from headway.errors import EngineUnavailable, InvalidArgument, NotPromised, RateLimited
 from headway.flows import drive_shared
@@ -47,6 +47,7 @@ class SharedLimiter:
 
     __slots__ = (
         "__weakref__",
+        "_abandoned_at",
         "_bare",
         "_bracket",
         "_clock",
@@ -82,6 +83,8 @@ class SharedLimiter:
         self._fallback = Fallback(options, self.table.limits)
         self._exempt = self._exempt_limiter(options) if self.table.exempts else None
         self.counts = LimiterCounts()
+        # When this process abandoned a permit last; 0: never.
+        self._abandoned_at = 0
         self.ledgers = engine.open(
             LimiterTerms(
                 self.name,
@@ -292,9 +295,15 @@ class SharedLimiter:
     # -- waiting -----------------------------------------------------------------------------------------
 
     def _waiting(self, command: Acquire, decision: Decision, deadline: int | None) -> Flow[Decision]:
+        if self._abandoned_at:
+            self._notice_abandoned()
         return acquire_flow(
             self.ledgers, self.name, command, decision, self._clock, deadline, self._max_waiting
         )
+
+    def _notice_abandoned(self) -> None:
+        now = self._clock.now()
+        notice_abandoned_here(self, now, now - self._abandoned_at, self._engine.tick_ns)
 
     def run(self, flow: Flow[_T]) -> _T:
         """Run a flow in this thread."""
@@ -308,6 +317,10 @@ class SharedLimiter:
 
     def ended(self, permit: SharedPermit, how: int) -> None:
         """A permit ended, and its ledger has been told."""
+        if how == Outcome.ABANDON:
+            self._abandoned_at = self._clock.now()
+            if self.ledgers.waiting:
+                self._notice_abandoned()
         flight = permit._decision.flight_ns() if how == Outcome.COMPLETE and permit._held else 0
         self.counts.count_end(how, flight)
         if self.counts.ended & 255 == 0:
@@ -317,6 +330,7 @@ class SharedLimiter:
 
     def dropped(self, permit: SharedPermit) -> None:
         """A permit was dropped without an end. Called by a finalizer."""
+        self._abandoned_at = self._clock.now()
         self.counts.count_end(Outcome.ABANDON, 0)
         if self._emitter is not None:
             self._emitter.emit_end(permit, Outcome.ABANDON)

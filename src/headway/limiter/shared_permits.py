@@ -52,10 +52,15 @@ class SharedPermit(Permit):
 
     @property
     def status(self) -> Status:
-        """How the limit stood for its key after this grant, as the engine said with it; else the engine is asked."""
+        """How the limit stood for its key after this grant.
+
+        The engine says it with the grant, from the first time on that the status of a permit is read; this first time,
+        and where the permit was waited for, the engine is asked.
+        """
         limiter = self._limiter
         if self._decision.rows():
             return status(self._decision, limiter.table.metrics)
+        limiter.ledgers.report_grants()
         return limiter.run(limiter.peeking(self._asked, self.cost))
 
     def check(self) -> None:

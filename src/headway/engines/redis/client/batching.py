@@ -29,7 +29,7 @@ from redis.exceptions import RedisError
 
 from headway.clock import SYSTEM
 from headway.engines.redis.client.ledger_client import LedgerClient
-from headway.engines.redis.client.requests import NOTHING, OutcomeProbe, Request
+from headway.engines.redis.client.requests import NOTHING, OutcomeProbe, Request, grant_status
 from headway.engines.redis.client.round_trip import RoundTrip
 from headway.engines.redis.net.connections import (
     CONNECTION_ERRORS,
@@ -256,7 +256,7 @@ class ThreadBatcher(Batcher):
             # A request is to find what was released before it. If that is more than one command takes, it goes first.
             ahead = bool(together and ledger.ends)
             if not ahead:
-                together += batch
+                together += grant_status(batch) if ledger.registry.with_status else batch
             self._round(together)
             self.unfinished = None
             for request in together:
@@ -400,7 +400,7 @@ class LoopBatcher(Batcher):
         if not (batch and self.ledger.ends):
             asks = self.gather()
             self.crowded = len(asks) > 1
-            batch += asks
+            batch += grant_status(asks) if self.ledger.registry.with_status else asks
         if not batch:
             self._next()
             return

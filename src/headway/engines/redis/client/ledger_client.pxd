@@ -19,7 +19,7 @@ cdef class LedgerTerms:
     cdef public bytes text
     cdef public double drift, generation, lease, sharded
     cdef public long long countdown, timeout_ns
-    cdef public bint closed
+    cdef public bint closed, with_status
     cdef public dict ledgers
 
     cpdef LedgerClient ledger(self, tuple keys)

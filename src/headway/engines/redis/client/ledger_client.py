@@ -108,6 +108,7 @@ class LedgerTerms:
         "sharded",
         "text",
         "timeout_ns",
+        "with_status",
     )  # fmt: skip
 
     engine: Engine
@@ -120,6 +121,8 @@ class LedgerTerms:
     sharded: float
     text: bytes
     timeout_ns: int
+    with_status: bool
+    """Whether every batch asks how the limit stands after its grants."""
     closed: bool
     ledgers: dict[Keys, LedgerClient]
     """The client of each key that was used not long ago."""

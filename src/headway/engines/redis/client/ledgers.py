@@ -108,6 +108,9 @@ class RedisLedgers:
 
     # -- the limiter -------------------------------------------------------------------------------------
 
+    def report_grants(self) -> None:
+        self.registry.with_status = True
+
     def known_keys(self) -> int:
         return self.registry.known()
 

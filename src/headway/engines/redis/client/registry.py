@@ -83,6 +83,7 @@ class LimiterRegistry(LedgerTerms):
         # The requests that wait, whatever the key and the way to wait; and whether the limiter is closed.
         self.waiters: set[Acquire] = set()
         self.closed = False
+        self.with_status = False
         # With metrics all ledgers share a slot, and a script can look whether the limiter is paused.
         self.pause_state = ClusterPause(self) if self.sharded and not self.metrics else None
         self.clock_samples: dict[bytes, ClockSample] = {}

@@ -662,6 +662,32 @@ class Peek(Request):
         return max(0.0, -self.quarantine) * TICK / 1e9
 
 
+class GrantStatus(Peek):
+    """How things stand after the grants of a batch: travels at its end, and gives what it hears to the requests."""
+
+    __slots__ = ("acquires",)
+
+    def __init__(self, acquires: list[Acquire]) -> None:
+        Peek.__init__(self, acquires[0].ledger, acquires[0].costs)
+        self.acquires = acquires
+
+    def apply_reply(self, reply: Reply, said: tuple[float, ...], position: int) -> int:
+        end = Peek.apply_reply(self, reply, said, position)
+        for acquire in self.acquires:
+            if acquire.verdict == GRANTED:
+                acquire.raw_rows = self.raw_rows
+        return end
+
+
+def grant_status(batch: list[Request]) -> list[Request]:
+    """The batch, and what says how the limit stands after it. One says it for all that want to know the same."""
+    by_costs: dict[tuple[int, ...], list[Acquire]] = {}
+    for request in batch:
+        if isinstance(request, Acquire):
+            by_costs.setdefault(request.costs, []).append(request)
+    return [*batch, *map(GrantStatus, by_costs.values())]
+
+
 def rows_of(reply: Reply, said: tuple[float, ...], position: int, width: int) -> tuple[list[RawRow], int]:
     end = position + 7 * width
     rows = [said[at : at + 7] for at in range(position, end, 7)]

@@ -1,0 +1,89 @@
+"""The status of a permit comes with its grant: headers of an answer that was let through cost no second round trip."""
+
+import asyncio
+
+import pytest
+
+from headway import Limiter
+from waiting import NEVER
+
+LIMITS = {
+    "window": "5/hour",
+    "bucket": "5/hour burst 5",
+    "concurrency": "5 concurrent",
+    "several": "5/hour; 9 concurrent",
+}
+
+
+def commands(server):
+    return server.client().info("commandstats")["cmdstat_evalsha"]["calls"]
+
+
+def use(limiter, verb, key):
+    """(remaining, as the engine said with each grant) for three permits, which are held meanwhile."""
+    permits, remaining = [], []
+    for _ in range(3):
+        permits.append(getattr(limiter, verb)(key))
+        remaining.append(permits[-1].status.remaining)
+    for permit in permits:
+        permit.complete()
+    return remaining
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("verb", ["acquire", "try_acquire"])
+def test_it_says_how_the_limit_stood_after_the_grant(server, name, limit, verb):
+    limiter = Limiter(limit, name=name, engine=server.url, engine_timeout=NEVER)
+    assert use(limiter, verb, None) == [4, 3, 2]
+    assert use(limiter, verb, "a") == [4, 3, 2]
+
+
+def test_only_the_first_look_is_a_round_trip(valkey, name):
+    limiter = Limiter("9/hour", name=name, engine=valkey.url, engine_timeout=NEVER)
+    limiter.acquire().status  # noqa: B018 - from now on, grants say it
+    before = commands(valkey)
+    statuses = [limiter.acquire().status for _ in range(4)]
+    assert [status.remaining for status in statuses] == [7, 6, 5, 4]
+    assert all(status.headers()["X-RateLimit-Limit"] == "9" for status in statuses)
+    assert commands(valkey) == before + 4
+
+
+def test_a_status_is_of_its_grant_and_not_of_the_moment_it_is_read(valkey, name):
+    limiter = Limiter("9/hour", name=name, engine=valkey.url, engine_timeout=NEVER)
+    limiter.acquire().status  # noqa: B018
+    permit = limiter.acquire()
+    limiter.acquire(cost=5)
+    assert (permit.status.remaining, limiter.peek().remaining) == (7, 2)
+
+
+def test_metrics_and_costs(valkey, name):
+    limiter = Limiter(
+        {"calls": "9/hour", "tokens": "100/hour"}, name=name, engine=valkey.url, engine_timeout=NEVER
+    )
+    for left in ((8, 60), (7, 20)):
+        status = limiter.acquire(cost={"calls": 1, "tokens": 40}).status
+        assert (status["calls"].remaining, status["tokens"].remaining) == left
+
+
+def test_tasks_that_travel_together(valkey, name):
+    """Requests of one batch are told how the limit stands after all of them."""
+    limiter = Limiter("90/hour", name=name, engine=valkey.url, engine_timeout=NEVER)
+
+    async def main():
+        (await limiter.acquire_async()).status  # noqa: B018
+        before = commands(valkey)
+        permits = await asyncio.gather(*(limiter.acquire_async(cost=1 + number % 2) for number in range(40)))
+        sent = commands(valkey)
+        remaining = {permit.status.remaining for permit in permits}
+        assert commands(valkey) == sent < before + 40
+        return remaining
+
+    remaining = asyncio.run(main())
+    assert min(remaining) == limiter.peek().remaining == 90 - 1 - 60
+    assert max(remaining) < 89
+
+
+def test_denials_and_waiters_beside_it(valkey, name):
+    limiter = Limiter("2/hour", name=name, engine=valkey.url, engine_timeout=NEVER)
+    assert [limiter.try_acquire().status.remaining for _ in range(4)] == [1, 0, 0, 0]
+    assert not limiter.try_acquire()
