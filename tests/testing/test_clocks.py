@@ -152,8 +152,8 @@ def test_park_until_a_time_and_until_a_wake_up():
     assert clock.sleepers == 0
 
 
-def test_a_rung_bell_stops_time():
-    """A thread that was rung is awake, even if it has not noticed: time does not jump to its deadline."""
+def test_a_wake_up_stops_time():
+    """A thread that was woken is awake, even if it has not noticed: time does not jump to its deadline."""
     clock, seen = ManualClock(autojump=True), []
     waker = threading.Lock()
     waker.acquire()
@@ -162,12 +162,12 @@ def test_a_rung_bell_stops_time():
         clock.park(waker, 100 * SECOND)
         seen.append(clock.now())
 
-    def ringer():
+    def wake():
         clock.sleep(1)
         waker.release()
         clock.sleep(1000)
 
-    join(in_threads(parked, ringer))
+    join(in_threads(parked, wake))
     assert seen == [SECOND]
     assert clock.now() == 1001 * SECOND
 
