@@ -52,8 +52,10 @@ class Waiter:
         self._thread = threading.Thread(target=self._wait, args=(limiter,), daemon=True)
         self._thread.start()
         # On a machine that stands still for longer than a short lease, it may have been served by now.
-        done = lambda: self.error or self.permit  # noqa: E731
-        eventually(lambda: standing(limiters) > before or done(), "one more waiter in the queue")
+        eventually(lambda: standing(limiters) > before or self._done(), "one more waiter in the queue")
+
+    def _done(self):
+        return self.error or self.permit
 
     def _wait(self, limiter):
         try:
