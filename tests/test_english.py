@@ -3,8 +3,8 @@
 A sentence that begins with "Who comes late" or "Nobody waits" hides what acts. The check looks for the words
 themselves, in whatever place: "a caller who" is "a caller that", "nobody polls" is "no process polls". It reads
 Markdown pages, comments, docstrings and all other strings of Python (messages among them), comments of Lua, and plain
-configuration files; what stands between backticks is code and is not read. In pages it also looks for names that the
-tree does not have any more.
+configuration files; what stands between backticks is code and is not read. In pages and tests it also looks for names
+that the tree does not have any more. The names of tests are sentences too, and are read as such.
 
 `python tests/test_english.py` prints how many there are in each folder.
 """
@@ -33,8 +33,11 @@ READ = (
     ".ci",
     "pyproject.toml",
     "setup.py",
+    "tests",
 )
-SUFFIXES = {".md", ".py", ".pxd", ".lua", ".toml", ".sh", ""}
+SUFFIXES = {".md", ".py", ".pxd", ".lua", ".toml", ".sh", ".c", ""}
+# Not read: this file alone, since its examples are the sentences that it forbids.
+OWN = "tests/test_english.py"
 
 # (end of the path, part of the text, why it may stay). A possessive ("somebody else's API") is never reported.
 EXCEPTIONS: tuple[tuple[str, str, str], ...] = ()
@@ -51,6 +54,7 @@ RETIRED = re.compile(
     r"account\.py|wires\.py|place\.py|talk\.py|desk\.py)\b"
 )
 CODE = re.compile(r"``.+?``|`[^`\n]+`", re.DOTALL)
+TEST = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
 COMMENT_OF_LUA = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 STRINGS = {"STRING", "FSTRING_MIDDLE", "COMMENT"}
 
@@ -96,8 +100,14 @@ def files(*names):
     for name in names:
         path = ROOT / name
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
-            if file.is_file() and file.suffix in SUFFIXES and "__pycache__" not in file.parts:
-                yield file.relative_to(ROOT).as_posix()
+            relative = file.relative_to(ROOT).as_posix()
+            if (
+                file.is_file()
+                and file.suffix in SUFFIXES
+                and "__pycache__" not in file.parts
+                and relative != OWN
+            ):
+                yield relative
 
 
 def read(name):
@@ -109,10 +119,40 @@ def test_sentences_name_their_subject():
     assert not found, "say which thing it is that acts:\n" + "\n".join(map(str, found))
 
 
-def test_pages_use_the_names_of_the_tree():
-    pages = files("README.md", "ARCHITECTURE.md", "docs")
+def test_pages_and_tests_use_the_names_of_the_tree():
+    pages = files("README.md", "ARCHITECTURE.md", "docs", "tests")
     found = [finding for name in pages for finding in findings(name, read(name), RETIRED)]
     assert not found, "names that are gone:\n" + "\n".join(map(str, found))
+
+
+def names_of_tests(name, text):
+    """The names of a file and of its tests, as sentences."""
+    if name.endswith(".py"):
+        for said in [Path(name).stem, *TEST.findall(text)]:
+            yield said.replace("_", " ")
+
+
+def test_names_of_tests_name_their_subject():
+    found = [
+        f"{name}: {sentence}"
+        for name in files("tests")
+        for sentence in names_of_tests(name, read(name))
+        if PERSON.search(sentence) or RETIRED.search(sentence)
+    ]
+    assert not found, "say which thing it is that acts, by its name in the tree:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.py", "def test_who_waits_is_woken(limiter): ..."),
+        ("a.py", "    async def test_the_keeper_sleeps(self): ..."),
+        ("test_pause_retarget.py", ""),
+    ],
+)
+def test_a_bad_name_of_a_test_is_found(name, text):
+    sentences = list(names_of_tests(name, text))
+    assert any(PERSON.search(sentence) or RETIRED.search(sentence) for sentence in sentences)
 
 
 def test_exceptions_are_needed():

@@ -140,7 +140,7 @@ PROMISES = {
     ],
     "Waiting without polling: a promised time, or a queue across all processes, first come first served.": [
         "engines/test_reserve.py::test_promised_times",
-        "redis::test_who_stands_behind_one_that_needs_more_does_not_ask_all_the_time",
+        "redis::test_a_waiter_behind_one_that_needs_more_does_not_poll_all_the_time",
         "redis::test_first_come_first_served_on_both_sides",
     ],
     "The permits of a holder that dies come back; a holder that was stopped gets `PermitExpired` instead of spending a "
@@ -249,7 +249,7 @@ def test_no_thread_is_started():
     for number in range(100):
         limiter.acquire(f"user {number % 7}").complete()
     clock.advance(3600)
-    limiter.peek("somebody new")
+    limiter.peek("a new user")
     assert set(threading.enumerate()) == before
 
 

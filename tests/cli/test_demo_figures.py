@@ -8,7 +8,7 @@ from headway.lab.demo.score import Score, busy
 
 
 class Seen(Crowd):
-    """A crowd of which somebody took notes."""
+    """A crowd whose visits are given; no call is made."""
 
     def __init__(self, visits, elapsed):
         super().__init__("seen", lambda call: call, port=0, workers=0)

@@ -279,7 +279,7 @@ def test_interrupted_after_the_last_line_was_started():
 
 
 def test_the_end_of_the_input_is_not_paced():
-    """Nobody waits an hour to learn that there is no second line, in a file or a pipe, or no line at all."""
+    """It does not wait an hour to learn that a file or a pipe has no second line, or no line at all."""
     begin = time.monotonic()
     assert pace("1/hour").returncode == 0
     assert (

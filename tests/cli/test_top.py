@@ -1,4 +1,4 @@
-"""`headway top`, `inspect` and `reset` on real servers, with limiters that go on while somebody looks."""
+"""`headway top`, `inspect` and `reset` on real servers, while limiters go on using the ledgers."""
 
 import asyncio
 import itertools
@@ -106,7 +106,7 @@ def test_top_of_metrics_and_of_names_with_odd_characters(url):
     assert "2/3" in shown.output
 
 
-def test_top_shows_those_who_wait_pauses_and_how_many_are_not_shown(url):
+def test_top_shows_waiters_and_pauses_and_how_many_ledgers_are_not_shown(url):
     for number in range(5):
         Limiter("3/minute", name=f"limit{number}", engine=url).acquire()
     slow = Limiter(Spacing(60), name="slow", engine=url)
@@ -132,7 +132,7 @@ def test_top_shows_those_who_wait_pauses_and_how_many_are_not_shown(url):
     assert len(few.splitlines()) == 4
 
 
-def test_those_who_wait_come_first_of_what_is_read_as_the_help_says(url):
+def test_ledgers_with_waiters_come_first_of_those_that_are_read_as_the_help_says(url):
     Limiter("3/minute", name="api", engine=url).acquire()
     slow = Limiter(Spacing(60), name="slow", engine=url)
     slow.acquire()
@@ -162,7 +162,7 @@ def test_while_permits_are_out_the_next_one_is_not_promised(url):
         permit.complete()
 
 
-def test_who_may_only_read_can_look(make_server):
+def test_a_user_that_may_only_read_can_use_top_and_inspect(make_server):
     server = make_server()
     limiter = Limiter(LIMITS["both"], name=NAME, engine=server.url)
     with limiter:
@@ -318,7 +318,7 @@ def test_inspect_tells_everything(url, kind):
     permit.complete()
 
 
-def test_inspect_tells_who_waits(url):
+def test_inspect_shows_how_many_callers_of_which_process_wait(url):
     limiter = Limiter("1 concurrent", name=NAME, engine=url)
 
     async def main():
@@ -345,13 +345,13 @@ def test_inspect_of_a_key_of_metrics(url):
 
 @pytest.mark.parametrize("command", [["inspect"], ["reset", "--yes"]])
 def test_a_ledger_that_is_not_there(url, command):
-    result = headway(command[0], url, "nobody", "alice", *command[1:])
+    result = headway(command[0], url, "unknown", "alice", *command[1:])
     assert result.exit_code == 1
-    assert "no ledger of 'nobody' with key 'alice'" in result.output
+    assert "no ledger of 'unknown' with key 'alice'" in result.output
 
 
 @pytest.mark.parametrize("kind", LIMITS)
-def test_reset_makes_it_as_new_and_nobody_takes_it_for_a_loss(url, server, kind):
+def test_reset_makes_a_ledger_as_new_and_no_client_takes_it_for_a_loss(url, server, kind):
     events: list[LimiterEvent] = []
     limiter = Limiter(LIMITS[kind], name=NAME, engine=url, on_event=events.append)
     full = first_left(limiter)
@@ -399,7 +399,7 @@ def test_reset_of_one_key_of_metrics_leaves_the_others(url):
     assert [part.remaining for part in llm.peek({"tokens": "eve"}).parts] == [3, 70]
 
 
-def test_reset_serves_those_who_wait(url):
+def test_reset_serves_the_waiters(url):
     limiter = Limiter("1 concurrent", name=NAME, engine=f"{url}{'&' if '?' in url else '?'}lease=300")
     held = limiter.acquire()
     served = threading.Event()
@@ -415,7 +415,9 @@ def test_reset_serves_those_who_wait(url):
     begin = time.monotonic()
     assert headway("reset", url, NAME, "--yes").exit_code == 0
     assert served.wait(NEVER)
-    assert time.monotonic() - begin < SOON  # told; the keeper looks by itself after a third of the lease
+    assert (
+        time.monotonic() - begin < SOON
+    )  # by a message: the worker looks by itself after a third of the lease
     thread.join()
     held.complete()
 

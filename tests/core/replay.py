@@ -10,7 +10,7 @@ import sys
 import zlib
 from random import Random
 
-from core.traces import VERBS, Command, LocalLimiter, look, random_commands, rule_of
+from core.traces import VERBS, Command, Player, look, random_commands, rule_of
 from headway.clock import compiled
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.remote import Remote
@@ -78,23 +78,23 @@ IN_TICKS = dict.fromkeys(("ticks", "remote ticks", "spaced ticks", "calendar tic
 SHARED = IN_TICKS | {"leases": (1, 20)}
 
 
-def open_desk(name: str) -> LocalLimiter:
+def open_player(name: str) -> Player:
     unit, limits = CASES[name]
     rules = [rule_of(limit, *SHARED.get(name, (1, 0))) for limit in limits]
-    desk = LocalLimiter(rules[0].open(), unit)
-    desk.others = rules
-    return desk
+    player = Player(rules[0].open(), unit)
+    player.others = rules
+    return player
 
 
-def step(desk: LocalLimiter, command: Command) -> int:
-    before = desk.now
-    desk.log.clear()
+def step(player: Player, command: Command) -> int:
+    before = player.now
+    player.log.clear()
     try:
-        desk.play([command])
+        player.play([command])
     except InvalidArgument:
-        desk.log.append(-1)
-    desk.now = min(desk.now, max(LATEST, before))  # no clock lives to see its end
-    return zlib.crc32(repr((desk.log, look(desk), desk.ledger.state())).encode())
+        player.log.append(-1)
+    player.now = min(player.now, max(LATEST, before))  # no clock lives to see its end
+    return zlib.crc32(repr((player.log, look(player), player.ledger.state())).encode())
 
 
 def commands_of(seed: int) -> list[Command]:
@@ -104,8 +104,8 @@ def commands_of(seed: int) -> list[Command]:
 
 
 def replay(name: str, seed: int) -> list[int]:
-    desk = open_desk(name)
-    return [step(desk, command) for command in commands_of(seed)]
+    player = open_player(name)
+    return [step(player, command) for command in commands_of(seed)]
 
 
 def replay_all() -> dict[str, list[list[int]]]:

@@ -13,7 +13,7 @@ from core.traces import VERBS, Command, Near
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.remote import Remote
 
-Case = tuple[Limit | Near, int]  # a limit, and the unit of its desk
+Case = tuple[Limit | Near, int]  # a limit, and the unit of its player
 
 traced = settings(deadline=None, derandomize=True, max_examples=150)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from core.strategies import BUCKETS, COMMANDS, traced
-from core.traces import Grant, LocalLimiter, random_commands, rule_of
+from core.traces import Grant, Player, random_commands, rule_of
 from headway.core.limits import Bucket
 
 S = 10**9
@@ -39,7 +39,7 @@ def assert_promise(limit: Bucket, grants: list[Grant], tick_ns: int = 1) -> None
 @given(BUCKETS, COMMANDS)
 def test_never_above_its_promise(case, commands) -> None:
     limit, unit = case
-    assert_promise(limit, LocalLimiter(rule_of(limit).open(), unit).play(commands).grants)
+    assert_promise(limit, Player(rule_of(limit).open(), unit).play(commands).grants)
 
 
 def small_bucket(dice: Random) -> Bucket:
@@ -55,27 +55,27 @@ def test_never_above_its_promise_in_many_traces(size) -> None:
     dice = Random(size)
     for _ in range(6_000):
         limit = small_bucket(dice)
-        desk = LocalLimiter(rule_of(limit).open()).play(random_commands(dice, size, GIVING_BACK))
-        assert_promise(limit, desk.grants)
+        player = Player(rule_of(limit).open()).play(random_commands(dice, size, GIVING_BACK))
+        assert_promise(limit, player.grants)
 
 
 def test_a_new_rate_holds_in_many_traces() -> None:
     dice = Random(0)
     for _ in range(6_000):
-        desk = LocalLimiter(rule_of(small_bucket(dice)).open()).play(random_commands(dice, 6, GIVING_BACK))
-        known = len(desk.grants)
+        player = Player(rule_of(small_bucket(dice)).open()).play(random_commands(dice, 6, GIVING_BACK))
+        known = len(player.grants)
         limit = small_bucket(dice)
-        desk.ledger.reconfigure(rule_of(limit), desk.now)
-        assert_promise(limit, desk.play(random_commands(dice, 10, GIVING_BACK)).grants[known:])
+        player.ledger.reconfigure(rule_of(limit), player.now)
+        assert_promise(limit, player.play(random_commands(dice, 10, GIVING_BACK)).grants[known:])
 
 
 @settings(traced)
 @given(BUCKETS, COMMANDS, BUCKETS, COMMANDS)
 def test_a_new_rate_holds_from_its_first_moment(case, before, other, after) -> None:
-    desk = LocalLimiter(rule_of(case[0]).open()).play(before)
-    known = len(desk.grants)
-    desk.ledger.reconfigure(rule_of(other[0]), desk.now)
-    assert_promise(other[0], desk.play(after).grants[known:])
+    player = Player(rule_of(case[0]).open()).play(before)
+    known = len(player.grants)
+    player.ledger.reconfigure(rule_of(other[0]), player.now)
+    assert_promise(other[0], player.play(after).grants[known:])
 
 
 @settings(traced)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, CONCURRENCIES, traced
-from core.traces import LocalLimiter, rule_of
+from core.traces import Player, rule_of
 from headway.core.ledger import FOREVER, Ledger
 from headway.core.limits import Concurrency
 
@@ -19,37 +19,37 @@ ENDS = ["complete", "abandon", "cancel", "settle"]
 def test_never_more_out_than_promised_and_never_less_offered(case, commands) -> None:
     limit, _ = case
 
-    def check(desk: LocalLimiter) -> None:
-        out = sum(grant.cost for grant in desk.open_grants())
+    def check(player: Player) -> None:
+        out = sum(grant.cost for grant in player.open_grants())
         assert out <= limit.count
-        assert desk.ledger.in_flight(desk.now) == out
-        assert desk.ledger.remaining(desk.now) == limit.count - out
+        assert player.ledger.in_flight(player.now) == out
+        assert player.ledger.remaining(player.now) == limit.count - out
 
-    LocalLimiter(rule_of(limit).open()).play(commands, check)
+    Player(rule_of(limit).open()).play(commands, check)
 
 
 @settings(traced)
 @given(CONCURRENCIES, COMMANDS, CONCURRENCIES, COMMANDS)
 def test_a_new_limit_counts_permits_that_are_out(case, before, other, after) -> None:
-    desk = LocalLimiter(rule_of(case[0]).open()).play(before)
-    desk.ledger.reconfigure(rule_of(other[0]), desk.now)
-    known = len(desk.grants)
+    player = Player(rule_of(case[0]).open()).play(before)
+    player.ledger.reconfigure(rule_of(other[0]), player.now)
+    known = len(player.grants)
 
-    def check(desk: LocalLimiter) -> None:
-        out = sum(grant.cost for grant in desk.open_grants())
-        assert desk.ledger.in_flight(desk.now) == out
-        assert len(desk.grants) == known or out <= max(other[0].count, out - desk.grants[-1].cost)
+    def check(player: Player) -> None:
+        out = sum(grant.cost for grant in player.open_grants())
+        assert player.ledger.in_flight(player.now) == out
+        assert len(player.grants) == known or out <= max(other[0].count, out - player.grants[-1].cost)
 
-    desk.play(after, check)
+    player.play(after, check)
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_the_worked_example(end) -> None:
-    desk = LocalLimiter(rule_of(Concurrency(2)).open())
-    desk.play([("take", 0, 0), ("take", 0, 0)])
-    ledger = desk.ledger
+    player = Player(rule_of(Concurrency(2)).open())
+    player.play([("take", 0, 0), ("take", 0, 0)])
+    ledger = player.ledger
     assert (ledger.wait(0, 1), ledger.exact(0, 1), ledger.latest_wait(0, 1)) == (1, False, FOREVER)
-    desk.play([(end, 0, 0)])
+    player.play([(end, 0, 0)])
     assert (ledger.wait(0, 1), ledger.in_flight(0), ledger.reset_after(0)) == (0, 1, FOREVER)
 
 
@@ -94,7 +94,7 @@ def check_leases(ledger: Ledger, now: int, count: int, alive: Held) -> None:
 @settings(traced, max_examples=400)
 @given(st.integers(1, 5), LEASED_STEPS)
 def test_what_expired_is_given_back_once(count, steps) -> None:
-    """Against a book of who was heard of when; permits are ended and renewed also after they expired."""
+    """Against a record of when each permit was renewed last. Permits are ended and renewed also after they expired."""
     ledger: Ledger = rule_of(Concurrency(count), 1, LEASE).open()
     now = 1_000
     known: Held = {}

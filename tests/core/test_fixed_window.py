@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, FIXED_WINDOWS, traced
-from core.traces import LocalLimiter, rule_of
+from core.traces import Player, rule_of
 from headway.core.limits import FixedWindow
 
 HOUR = 3600 * 10**9
@@ -19,7 +19,7 @@ HOUR = 3600 * 10**9
 @given(FIXED_WINDOWS, COMMANDS)
 def test_never_above_its_promise(case, commands) -> None:
     limit, _ = case
-    grants = LocalLimiter(rule_of(limit).open()).play(commands).grants
+    grants = Player(rule_of(limit).open()).play(commands).grants
     window = {grant.turn: limit.window_of(grant.at) for grant in grants}
     for grant in grants:
         start, end = window[grant.turn]
@@ -37,15 +37,15 @@ def test_never_above_its_promise(case, commands) -> None:
 def test_nothing_is_withheld_and_the_end_is_known(case, commands) -> None:
     limit, _ = case
 
-    def check(desk: LocalLimiter) -> None:
-        start, end = limit.window_of(desk.now)
-        used = sum(grant.happened for grant in desk.grants if start <= grant.at and grant.ended < end)
-        used += sum(grant.cost for grant in desk.grants if start <= grant.at and not grant.end)
-        used += sum(grant.extra for grant in desk.grants if start <= grant.ended)
-        assert desk.ledger.remaining(desk.now) == max(0, limit.count - used)
-        assert desk.ledger.reset_after(desk.now) == end - desk.now
+    def check(player: Player) -> None:
+        start, end = limit.window_of(player.now)
+        used = sum(grant.happened for grant in player.grants if start <= grant.at and grant.ended < end)
+        used += sum(grant.cost for grant in player.grants if start <= grant.at and not grant.end)
+        used += sum(grant.extra for grant in player.grants if start <= grant.ended)
+        assert player.ledger.remaining(player.now) == max(0, limit.count - used)
+        assert player.ledger.reset_after(player.now) == end - player.now
 
-    LocalLimiter(rule_of(limit).open()).play(commands, check)
+    Player(rule_of(limit).open()).play(commands, check)
 
 
 @settings(traced)
@@ -69,14 +69,14 @@ def test_a_clock_that_is_set_back_counts_nothing_twice(case, steps) -> None:
 @given(FIXED_WINDOWS, COMMANDS, FIXED_WINDOWS, COMMANDS)
 def test_a_new_limit_holds_from_its_first_moment(case, before, other, after) -> None:
     limit = other[0]
-    desk = LocalLimiter(rule_of(case[0]).open()).play(before)
-    known = len(desk.grants)
-    used = desk.ledger.copy()
-    desk.ledger.reconfigure(rule_of(limit), desk.now)
-    owed = case[0].count - used.remaining(desk.now)
-    assert desk.ledger.remaining(desk.now) <= max(0, limit.count - owed)
+    player = Player(rule_of(case[0]).open()).play(before)
+    known = len(player.grants)
+    used = player.ledger.copy()
+    player.ledger.reconfigure(rule_of(limit), player.now)
+    owed = case[0].count - used.remaining(player.now)
+    assert player.ledger.remaining(player.now) <= max(0, limit.count - owed)
     windows: Counter[int] = Counter()
-    for grant in desk.play(after).grants[known:]:
+    for grant in player.play(after).grants[known:]:
         windows[limit.window_of(grant.at)[0]] += grant.happened
     assert all(count <= limit.count for count in windows.values())
 

@@ -23,7 +23,7 @@ DELTAS = st.one_of(st.integers(0, 300), st.integers(0, 10**6), st.integers(0, 10
 COMMANDS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["fill", "take", "take", "join", "join", "cancel", "leave", "settle", "retarget", "stop", "start"]
+            ["fill", "take", "take", "join", "join", "cancel", "leave", "settle", "set_rate", "stop", "start"]
         ),
         DELTAS,
         st.integers(1, 5000),
@@ -67,7 +67,7 @@ class Play:
         elif verb == "settle":
             pools.fill(self.now)
             pools.settle()
-        elif verb == "retarget":
+        elif verb == "set_rate":
             pools.set_rate(other, self.now)
         elif verb in ("stop", "start"):
             pools.run(self.now, verb == "start")
@@ -224,7 +224,7 @@ def test_giving_up_restores_exactly(rate, many, random):
 
 @traced
 @given(RATES, RATES, RATIOS, DELTAS)
-def test_retarget_keeps_the_backlog(rate, other_rate, ratio, idle):
+def test_a_new_rate_keeps_the_backlog(rate, other_rate, ratio, idle):
     pools, other = Pools(rule(rate), 0), rule(other_rate, ratio)
     pools.fill(idle)
     before, consumed = pools.pool + pools.waiting, pools.consumed()
@@ -234,7 +234,7 @@ def test_retarget_keeps_the_backlog(rate, other_rate, ratio, idle):
     conserved(pools)
 
 
-def test_retarget_moves_waiters():
+def test_a_new_rate_moves_waiters():
     pools = Pools(rule(1), 0)
     turns = [Turn(1), Turn(1)]
     for turn in turns:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, SPACINGS, ns, traced
-from core.traces import LocalLimiter, rule_of
+from core.traces import Player, rule_of
 from headway.core.limits import Spacing
 
 S = 10**9
@@ -18,7 +18,7 @@ S = 10**9
 @given(SPACINGS, COMMANDS)
 def test_slots_are_a_step_apart(case, commands) -> None:
     limit, _ = case
-    grants = LocalLimiter(rule_of(limit).open()).play(commands).grants
+    grants = Player(rule_of(limit).open()).play(commands).grants
     step = limit.interval_ns + (limit.expire_after_ns or 0) * limit.strict
     slots = sorted(grant.at for grant in grants if grant.happened)
     assert all(later - earlier >= step for earlier, later in pairwise(slots))
@@ -28,7 +28,7 @@ def test_slots_are_a_step_apart(case, commands) -> None:
 @given(SPACINGS, COMMANDS)
 def test_used_permits_are_never_closer_than_the_interval(case, commands) -> None:
     limit, _ = case
-    grants = LocalLimiter(rule_of(limit).open()).play(commands).grants
+    grants = Player(rule_of(limit).open()).play(commands).grants
     used = sorted(grant.used for grant in grants if grant.used >= 0 and grant.happened)
     assert not limit.strict or all(later - earlier >= limit.interval_ns for earlier, later in pairwise(used))
 
@@ -36,10 +36,10 @@ def test_used_permits_are_never_closer_than_the_interval(case, commands) -> None
 @settings(traced)
 @given(SPACINGS, COMMANDS, SPACINGS, COMMANDS)
 def test_a_new_interval_holds_from_its_first_moment(case, before, other, after) -> None:
-    desk = LocalLimiter(rule_of(case[0]).open()).play(before)
-    changed = desk.now
-    desk.ledger.reconfigure(rule_of(other[0]), changed)
-    grants = desk.play(after).grants
+    player = Player(rule_of(case[0]).open()).play(before)
+    changed = player.now
+    player.ledger.reconfigure(rule_of(other[0]), changed)
+    grants = player.play(after).grants
     used = sorted(grant.used for grant in grants if grant.used > changed and grant.happened)
     strict = case[0].strict and other[0].strict
     assert not strict or all(later - earlier >= other[0].interval_ns for earlier, later in pairwise(used))
@@ -49,17 +49,17 @@ def test_a_new_interval_holds_from_its_first_moment(case, before, other, after) 
 @given(SPACINGS, COMMANDS)
 def test_no_more_slots_are_reserved_than_allowed(case, commands) -> None:
     limit, _ = case
-    commands = [(verb, x, 1) for verb, x, _ in commands]  # nobody else has a say in the slots
+    commands = [(verb, x, 1) for verb, x, _ in commands]  # no slot is later than this limit needs
 
-    def check(desk: LocalLimiter) -> None:
-        ahead = sum(grant.at > desk.now for grant in desk.grants if grant.happened)
+    def check(player: Player) -> None:
+        ahead = sum(grant.at > player.now for grant in player.grants if grant.happened)
         assert ahead <= limit.max_reserved
-        slot = desk.ledger.slot(desk.now, 1)
-        wait = desk.ledger.wait(desk.now, 1)
-        assert slot in (desk.now + wait, -1)
-        assert slot >= 0 or (wait > 0 and desk.ledger.copy().slot(desk.now + wait, 1) >= 0)
+        slot = player.ledger.slot(player.now, 1)
+        wait = player.ledger.wait(player.now, 1)
+        assert slot in (player.now + wait, -1)
+        assert slot >= 0 or (wait > 0 and player.ledger.copy().slot(player.now + wait, 1) >= 0)
 
-    LocalLimiter(rule_of(limit).open()).play(commands, check)
+    Player(rule_of(limit).open()).play(commands, check)
 
 
 def test_a_slot_is_refused_only_while_all_are_taken() -> None:
@@ -115,7 +115,7 @@ STEPS = st.lists(
 def test_holders_late_by_their_own_allowance_are_never_closer_than_the_interval(
     interval, late, steps
 ) -> None:
-    """Clients of one shared ledger, each with a rule of its own; nobody reports a use, and some cancel."""
+    """Clients of one shared ledger, each with a rule of its own. No client reports a use, and some cancel."""
     rules = [rule_of(Spacing(ns(interval), max_reserved=9, expire_after=ns(allowed))) for allowed in late]
     ledger, now = rules[0].open(), 1_000
     held: list[tuple[int, int, int, int]] = []  # slot, used at, mark, tally

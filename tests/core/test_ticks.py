@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from core.strategies import COMMANDS, KINDS, ns, traced
 from core.test_bucket import assert_promise
-from core.traces import LocalLimiter, look, rule_of
+from core.traces import Player, look, rule_of
 from headway.core.ledger import EXACT, FOREVER, Rule
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.notation import parse_limit
@@ -69,8 +69,8 @@ def test_a_thousand_times_slower_in_ticks_of_a_thousand_is_the_same(kind, data) 
     assert numbers(fine) == numbers(coarse)
     commands = data.draw(COMMANDS)
     one, other = (
-        LocalLimiter(fine.open(), unit).play(commands),
-        LocalLimiter(coarse.open(), unit).play(commands),
+        Player(fine.open(), unit).play(commands),
+        Player(coarse.open(), unit).play(commands),
     )
     assert one.log == other.log
     assert look(one) == look(other)
@@ -132,7 +132,7 @@ def test_a_bucket_keeps_its_promise_in_ticks_at_odd_rates(rate, burst, commands)
     rule = rule_of(limit, US)
     assert (rule.whole * rule.parts + rule.part) * limit.count * US == limit.per_ns * rule.parts
     unit = max(1, limit.per_ns // limit.count // US // 4)
-    assert_promise(limit, LocalLimiter(rule.open(), unit).play(commands).grants, US)
+    assert_promise(limit, Player(rule.open(), unit).play(commands).grants, US)
 
 
 @pytest.mark.parametrize("burst", [1, 2, 5])

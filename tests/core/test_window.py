@@ -18,7 +18,7 @@ from core.strategies import (
     WINDOWS,
     traced,
 )
-from core.traces import Grant, LocalLimiter, Near, rule_of
+from core.traces import Grant, Near, Player, rule_of
 from headway.core.ledger import FOREVER
 from headway.core.limits import Window
 from headway.core.remote import Remote
@@ -31,7 +31,7 @@ ALL = st.one_of(FINE, COARSE)
 
 
 def spent(grant: Grant, rule: Any, now: int, turn: int) -> int:
-    """How much of a grant may still have been noted later than `now - gap`, for who knows what was known at `turn`."""
+    """How much of a grant may still have been noted later than `now - gap`, by what was known at `turn`."""
     held = grant.enter_turn <= turn  # from then on its end is waited for
     gap = rule.gap if held else rule.bare_gap
     due = grant.entered + rule.transit  # noted by then, or never
@@ -60,7 +60,7 @@ def assert_promise(limit: Window, grants: list[Grant]) -> None:
 @given(ALL, COMMANDS)
 def test_never_above_its_promise(case, commands) -> None:
     limit, unit = case
-    assert_promise(limit, LocalLimiter(rule_of(limit).open(), unit).play(commands).grants)
+    assert_promise(limit, Player(rule_of(limit).open(), unit).play(commands).grants)
 
 
 @settings(traced)
@@ -69,15 +69,14 @@ def test_any_window_wherever_it_starts(case, commands) -> None:
     limit, unit = case
     commands = [command for command in commands if command[0] != "settle"]
     events = [
-        (grant.at, grant.happened)
-        for grant in LocalLimiter(rule_of(limit).open(), unit).play(commands).grants
+        (grant.at, grant.happened) for grant in Player(rule_of(limit).open(), unit).play(commands).grants
     ]
     for start, _ in events:
         assert sum(cost for at, cost in events if start <= at < start + limit.per_ns) <= limit.count
 
 
-def taken(desk: LocalLimiter, rule: Any) -> int:
-    return sum(spent(grant, rule, desk.now, desk.turn) for grant in desk.grants)
+def taken(player: Player, rule: Any) -> int:
+    return sum(spent(grant, rule, player.now, player.turn) for grant in player.grants)
 
 
 @settings(traced)
@@ -85,11 +84,11 @@ def taken(desk: LocalLimiter, rule: Any) -> int:
 def test_nothing_is_withheld(case, commands) -> None:
     limit, unit = case
 
-    def check(desk: LocalLimiter) -> None:
-        rule = desk.ledger.get_rule()
-        assert desk.ledger.remaining(desk.now) == max(0, rule.capacity - taken(desk, rule))
+    def check(player: Player) -> None:
+        rule = player.ledger.get_rule()
+        assert player.ledger.remaining(player.now) == max(0, rule.capacity - taken(player, rule))
 
-    LocalLimiter(rule_of(limit).open(), unit).play(commands, check)
+    Player(rule_of(limit).open(), unit).play(commands, check)
 
 
 class Later:
@@ -108,12 +107,12 @@ def test_a_grid_withholds_for_one_step_at_most(case, commands) -> None:
     # A cancel between the true end of the transit and the rounded one gives back, as it should, but not in `spent`.
     commands = [command for command in commands if command[0] not in ("cancel", "settle")]
 
-    def check(desk: LocalLimiter) -> None:
-        left, rule = desk.ledger.remaining(desk.now), desk.ledger.get_rule()
-        assert rule.capacity - taken(desk, Later(rule)) <= left
-        assert left <= max(0, rule.capacity - taken(desk, rule))
+    def check(player: Player) -> None:
+        left, rule = player.ledger.remaining(player.now), player.ledger.get_rule()
+        assert rule.capacity - taken(player, Later(rule)) <= left
+        assert left <= max(0, rule.capacity - taken(player, rule))
 
-    LocalLimiter(rule_of(limit).open(), unit).play(commands, check)
+    Player(rule_of(limit).open(), unit).play(commands, check)
 
 
 @settings(traced)
@@ -121,33 +120,33 @@ def test_a_grid_withholds_for_one_step_at_most(case, commands) -> None:
 def test_permits_are_neither_lost_nor_minted(case, commands) -> None:
     limit, unit = case
 
-    def check(desk: LocalLimiter) -> None:
-        ledger: Any = desk.ledger
+    def check(player: Player) -> None:
+        ledger: Any = player.ledger
         out = ledger.out.total if ledger.out is not None else 0
-        assert ledger.free + ledger.cooling.total + out == desk.ledger.get_rule().capacity
+        assert ledger.free + ledger.cooling.total + out == player.ledger.get_rule().capacity
 
-    LocalLimiter(rule_of(limit).open(), unit).play(commands, check)
+    Player(rule_of(limit).open(), unit).play(commands, check)
 
 
 @settings(traced)
 @given(FINE, COMMANDS, FINE, COMMANDS)
 def test_a_new_limit_holds_from_its_first_moment(case, before, other, after) -> None:
-    desk = LocalLimiter(rule_of(case[0]).open()).play(before)
-    known = len(desk.grants)
-    desk.ledger.reconfigure(rule_of(other[0]), desk.now)
-    assert_promise(other[0], desk.play(after).grants[known:])
+    player = Player(rule_of(case[0]).open()).play(before)
+    known = len(player.grants)
+    player.ledger.reconfigure(rule_of(other[0]), player.now)
+    assert_promise(other[0], player.play(after).grants[known:])
 
 
 @settings(traced)
 @given(WINDOWS, COMMANDS, WINDOWS)
 def test_a_new_limit_forgets_nothing_that_was_still_in_the_window(case, commands, other) -> None:
     commands = [command for command in commands if command[0] != "settle"]
-    desk = LocalLimiter(rule_of(case[0]).open()).play(commands)
+    player = Player(rule_of(case[0]).open()).play(commands)
     old, new = case[0], other[0]
     per = min(old.per_ns, new.per_ns)
-    desk.ledger.reconfigure(rule_of(new), desk.now)
-    recent = sum(grant.happened for grant in desk.grants if desk.now < grant.at + per)
-    assert desk.ledger.remaining(desk.now) == max(0, new.count - recent)
+    player.ledger.reconfigure(rule_of(new), player.now)
+    recent = sum(grant.happened for grant in player.grants if player.now < grant.at + per)
+    assert player.ledger.remaining(player.now) == max(0, new.count - recent)
 
 
 def test_a_million_a_day_costs_kilobytes() -> None:
@@ -265,7 +264,7 @@ RESERVING = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers
 @settings(traced)
 @given(st.integers(1, 5), st.integers(1, 30), RESERVING)
 def test_reserved_permits_keep_the_promise_too(count, per, steps) -> None:
-    """In a shared ledger who waits reserves, where the time is known; some cancel before it."""
+    """A waiter at a shared ledger reserves where the time is known. Some waiters cancel before it."""
     ledger = rule_of(Window(count, per=f"{per}ns", remote=False)).open()
     now = 1_000
     held: list[tuple[int, int, int, int]] = []  # at, cost, mark, tally
@@ -387,7 +386,7 @@ def test_every_permit_that_brackets_a_call_counts_as_with_a_remote(case, command
     strict = rule_of(Window(window.count, per=f"{window.per_ns}ns", remote=True))
     strict.recall(window, 1, (*usual.numbers()[:4], 1, 0))
     held = [("hold" if verb == "take" else verb, x, y) for verb, x, y in commands]
-    one, other = LocalLimiter(usual.open(), unit).play(held), LocalLimiter(strict.open(), unit).play(held)
+    one, other = Player(usual.open(), unit).play(held), Player(strict.open(), unit).play(held)
     assert one.log == other.log
 
 
@@ -398,8 +397,8 @@ def test_without_a_bracket_it_is_the_log_of_its_decisions(case, commands) -> Non
     bare = [command for command in commands if command[0] not in plain]
     own = Window(window.count, per=f"{window.per_ns}ns", remote=False)
     one, other = (
-        LocalLimiter(rule_of(case[0]).open()).play(bare),
-        LocalLimiter(rule_of(own).open()).play(bare),
+        Player(rule_of(case[0]).open()).play(bare),
+        Player(rule_of(own).open()).play(bare),
     )
     assert one.log == other.log
 

@@ -1,4 +1,4 @@
-"""A trace: commands played against one ledger, and a book of who got what when.
+"""A trace: commands played against one ledger, and a record of every grant and its time.
 
 Commands are plain data, (verb, x, y) with whatever numbers: a cost is `x` folded into the limit, a permit is the
 x-th of those that are open. So every list of tuples is a valid trace, hypothesis can shrink it, and a seed can make it.
@@ -76,7 +76,7 @@ class Grant:
         return max(0, self.actual - self.cost)
 
 
-class LocalLimiter:
+class Player:
     """Asks one ledger as an engine would; `unit` is how many ticks one step of a "pass" is."""
 
     def __init__(self, ledger: Ledger, unit: int = 1, now: int = START) -> None:
@@ -88,9 +88,7 @@ class LocalLimiter:
         self.others: list[Rule] = []  # what "adopt" may change to
         self.log: list[int] = []
 
-    def play(
-        self, commands: Iterable[Command], visit: Callable[[LocalLimiter], None] | None = None
-    ) -> LocalLimiter:
+    def play(self, commands: Iterable[Command], visit: Callable[[Player], None] | None = None) -> Player:
         for verb, x, y in commands:
             self.turn += 1
             getattr(self, "do_" + verb)(x, y)
@@ -98,9 +96,9 @@ class LocalLimiter:
                 visit(self)
         return self
 
-    def fork(self, ledger: Ledger) -> LocalLimiter:
-        """Another desk at this moment, with the same permits out, on another ledger."""
-        twin = LocalLimiter(ledger, self.unit, self.now)
+    def fork(self, ledger: Ledger) -> Player:
+        """Another player at this moment, with the same permits out, on another ledger."""
+        twin = Player(ledger, self.unit, self.now)
         twin.turn = self.turn
         twin.grants = copy.deepcopy(self.grants)
         return twin
@@ -232,9 +230,9 @@ def random_commands(
     return [(dice.choice(verbs), dice.randrange(top), dice.randrange(top)) for _ in range(size)]
 
 
-def look(desk: LocalLimiter) -> tuple[int, ...]:
+def look(player: Player) -> tuple[int, ...]:
     """Everything a ledger can be asked without changing it."""
-    ledger, now = desk.ledger, desk.now
+    ledger, now = player.ledger, player.now
     costs = (1, max(1, ledger.get_rule().capacity))
     answers = [ask(now, cost) for ask in (ledger.wait, ledger.latest_wait, ledger.exact) for cost in costs]
     answers += [ledger.remaining(now), ledger.reset_after(now), ledger.in_flight(now), ledger.idle(now)]

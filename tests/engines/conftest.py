@@ -237,7 +237,7 @@ def call(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture
 def ctrl_c() -> Iterator[Callable[[Limiter], None]]:
-    """`ctrl_c(limiter)` presses it, in the main thread, as soon as somebody waits at the limiter."""
+    """`ctrl_c(limiter)` presses it, in the main thread, as soon as a caller waits at the limiter."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

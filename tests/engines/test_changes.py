@@ -1,4 +1,4 @@
-"""Another limit under the same name, and reset: what was used stays used, or not, and who waits hears of it."""
+"""Another limit under the same name, and reset: what was used stays used, or not, and waiters hear of it."""
 
 # mypy: disable-error-code="union-attr"
 
@@ -60,7 +60,7 @@ def test_of_a_window_no_more_than_the_new_limit_is_granted(make):
     assert time.monotonic() - begin >= 0.2
 
 
-def test_a_raised_limit_lets_those_in_who_wait(make, call):
+def test_a_raised_limit_lets_waiters_in(make, call):
     limiter = make("1 concurrent")
     held = limiter.acquire()
     callers = Callers()
@@ -219,13 +219,13 @@ def test_what_was_out_at_a_reset_is_out_no_more(make):
 @pytest.mark.parametrize(
     "limit", ["1 concurrent", "1/hour; 9 concurrent", {"a": "1/hour", "b": "9/hour"}], ids=str
 )
-def test_a_reset_calls_who_waits(make, call, limit):
+def test_a_reset_wakes_the_waiters_of_the_key(make, call, limit):
     limiter = make(limit)
     held = [limiter.acquire(key) for key in ("a", "b")]
     callers = Callers()
     for key in ("a", "b"):
         callers.start(lambda key=key: limiter.acquire(key).complete(), label=key)
-    eventually(lambda: limiter.stats().waiting == 2, "two who wait")
+    eventually(lambda: limiter.stats().waiting == 2, "two waiters")
     for key in ("a", "b"):
         eventually(lambda key=key: limiter.peek(key).waiting, "one in line")
     call(limiter.reset, "a")
@@ -237,7 +237,7 @@ def test_a_reset_calls_who_waits(make, call, limit):
 
 
 @pytest.mark.parametrize("limit", ["1/hour", "1/hour burst 1", "1 every 1h", "1/month aligned"])
-def test_a_reset_calls_who_waits_for_a_time(engine, make, call, limit):
+def test_a_reset_wakes_a_waiter_or_keeps_the_time_it_was_promised(engine, make, call, limit):
     """A waiter in the queue is served. A waiter that was promised a time keeps it, and a newcomer is served."""
     limiter = make(limit)
     limiter.acquire()

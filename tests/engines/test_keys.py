@@ -119,7 +119,7 @@ def test_an_override_may_be_of_another_kind(make, base, own):
     assert limiter.peek("vip").remaining == (2 if own == "concurrency" else 0)
 
 
-def test_who_waits_for_an_override_stands_in_its_line(make):
+def test_a_waiter_for_a_key_with_an_override_stands_in_the_queue_of_that_key(make):
     """The limiter's own kind would promise a time, that of the key cannot."""
     limiter = make("100/s burst 10", overrides={"vip": "1 concurrent"})
     held = limiter.acquire("vip")

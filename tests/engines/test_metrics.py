@@ -91,13 +91,13 @@ def test_scoped_keys(make, call):
     assert left(limiter, "a") == [0, 5]
 
 
-def test_who_waits_for_its_host_does_not_block_others(make):
+def test_a_waiter_for_one_host_does_not_block_other_hosts(make):
     limiter = make({"all": "5 concurrent", "host": "1 concurrent"})
 
     async def main():
         held = await limiter.acquire_async({"host": "a"})
         waiter = asyncio.create_task(limiter.acquire_async({"host": "a"}))
-        await eventually_async(lambda: limiter.peek({"host": "a"}).waiting == 1, "one who waits")
+        await eventually_async(lambda: limiter.peek({"host": "a"}).waiting == 1, "one waiter")
         other = await asyncio.wait_for(limiter.acquire_async({"host": "b"}), NEVER)
         assert not waiter.done()
         held.complete()
@@ -107,16 +107,16 @@ def test_who_waits_for_its_host_does_not_block_others(make):
     asyncio.run(main())
 
 
-def test_who_waits_for_its_host_is_counted_there(engine, make, known):
+def test_a_waiter_for_one_host_is_counted_at_that_host(engine, make, known):
     if engine.shared:
         known(
-            "all who wait at a limiter with metrics stand in one queue: peek of another host counts them too"
+            "all waiters of a limiter with metrics stand in one queue: peek of another host counts them too"
         )
     limiter = make({"all": "5 concurrent", "host": "1 concurrent"})
     held = limiter.acquire({"host": "a"})
     callers = Callers()
     callers.start(lambda: limiter.acquire({"host": "a"}).complete())
-    eventually(lambda: limiter.peek({"host": "a"}).waiting == 1, "one who waits")
+    eventually(lambda: limiter.peek({"host": "a"}).waiting == 1, "one waiter")
     seen = limiter.peek({"host": "b"})
     held.complete()
     callers.join()
@@ -129,9 +129,9 @@ def test_cancelling_a_wait_for_two_metrics(make):
     async def main():
         a, b = limiter.acquire({"host": "a"}), limiter.acquire({"host": "b"})
         both = asyncio.create_task(limiter.acquire_async({"host": "a"}))
-        await eventually_async(lambda: limiter.stats().waiting == 1, "one who waits")
+        await eventually_async(lambda: limiter.stats().waiting == 1, "one waiter")
         other = asyncio.create_task(limiter.acquire_async({"host": "c"}))
-        await eventually_async(lambda: limiter.stats().waiting == 2, "two who wait")
+        await eventually_async(lambda: limiter.stats().waiting == 2, "two waiters")
         both.cancel()
         await asyncio.gather(both, return_exceptions=True)
         b.complete()

@@ -1,4 +1,4 @@
-"""pause: nothing is granted until it ends, those who wait hear of it, the longest holds, 0 lifts it."""
+"""pause: nothing is granted until it ends, waiters hear of it, the longest holds, 0 lifts it."""
 
 # mypy: disable-error-code="union-attr"
 
@@ -14,7 +14,7 @@ from headway import RateLimited, Spacing, Window
 
 
 def waits(limiter, number):
-    eventually(lambda: limiter.stats().waiting == number, f"{number} who wait")
+    eventually(lambda: limiter.stats().waiting == number, f"{number} waiters")
 
 
 def test_nothing_is_granted_during_a_pause(make, kind, call):
@@ -82,7 +82,7 @@ def test_a_pause_holds_for_all_limiters_of_the_name(make, call):
 @pytest.mark.parametrize(
     ("options", "reason"), [({"timeout": 5}, "timeout"), ({"max_waiting": 0}, "max_waiting")]
 )
-def test_who_does_not_wait_for_the_end_of_a_pause_is_told_of_it(make, call, options, reason):
+def test_a_caller_that_cannot_wait_for_the_end_of_a_pause_is_told_of_the_pause(make, call, options, reason):
     limiter = make("1/hour", **options)
     limiter.pause(60, "a")
     with pytest.raises(RateLimited, match=r"\(paused\)$") as caught:
@@ -156,17 +156,17 @@ def test_a_reset_of_a_key_does_not_lift_the_pause_of_all(make, kind):
             "1/800ms",
             "alice",
             0.8,
-        ),  # the news of a pause of all take a moment to reach those who sleep for a key
+        ),  # the news of a pause of all keys takes a moment to reach the waiters of one key
     ],
 )
-def test_those_who_wait_already_wait_for_its_end(hasty, limit, key, per):
-    """With a short lease: a shared ledger may not tell who stands in line when a pause ends of itself."""
+def test_callers_that_wait_already_wait_for_the_end_of_the_pause(hasty, limit, key, per):
+    """The lease is short: a shared ledger may not tell the waiters when a pause ends by itself."""
     limiter = hasty(limit)
     begin = time.monotonic()
     held = limiter.acquire(key)
     callers = Callers()
     callers.start(lambda: limiter.acquire(key).complete())
-    eventually(lambda: limiter.stats().waiting == 1 or callers.ended, "one who waits")
+    eventually(lambda: limiter.stats().waiting == 1 or callers.ended, "one waiter")
     paused = time.monotonic()
     limiter.pause(1.2 * per)
     punctual = time.monotonic() - begin < per / 2  # on a busy machine its time had come before the pause
@@ -188,7 +188,7 @@ def test_those_who_wait_already_wait_for_its_end(hasty, limit, key, per):
     ids=str,
 )
 @pytest.mark.parametrize("key", [None, "alice"])
-def test_those_who_wait_go_when_it_is_lifted(make, limit, key):
+def test_waiters_go_when_the_pause_is_lifted(make, limit, key):
     limiter = make(limit)
     callers = Callers()
     limiter.pause(600)
@@ -199,7 +199,7 @@ def test_those_who_wait_go_when_it_is_lifted(make, limit, key):
     assert callers.join() == [None, None]
 
 
-def test_a_pause_that_is_made_longer_holds_those_who_slept_until_its_end(make):
+def test_a_pause_that_is_made_longer_holds_the_waiters_that_slept_until_its_end(make):
     limiter = make(Window(3, per=1))
     callers = Callers()
     begin = time.monotonic()
@@ -222,7 +222,7 @@ def test_the_end_of_a_pause_is_no_burst(make):
     begin = time.monotonic()
     for _ in range(4):
         callers.start(limiter.acquire)
-    eventually(lambda: limiter.stats().waiting == 4 or callers.ended, "four who wait")
+    eventually(lambda: limiter.stats().waiting == 4 or callers.ended, "four waiters")
     punctual = not callers.ended
     callers.join()
     assert not punctual or time.monotonic() - begin >= 3 * 0.05
@@ -235,7 +235,7 @@ def test_tasks_hear_of_a_pause_and_of_its_end(make):
         await limiter.acquire_async()
         await limiter.pause_async(600)
         sleepers = [asyncio.create_task(limiter.acquire_async("alice")) for _ in range(3)]
-        await eventually_async(lambda: limiter.stats().waiting == 3, "three who wait")
+        await eventually_async(lambda: limiter.stats().waiting == 3, "three waiters")
         assert (await limiter.try_acquire_async("bob")).reason == "paused"
         await limiter.pause_async(0)
         await asyncio.wait_for(asyncio.gather(*sleepers), NEVER)
@@ -250,7 +250,7 @@ TWO_METRICS = {"calls": "50/s burst 1", "slots": "9 concurrent"}
 
 @pytest.mark.parametrize("limit", [ONE_METRIC, TWO_METRICS], ids=str)
 @pytest.mark.parametrize("lifted", [True, False])
-def test_those_who_wait_for_a_metric_go_when_the_pause_of_their_key_ends(make, limit, lifted):
+def test_waiters_for_a_metric_go_when_the_pause_of_their_key_ends(make, limit, lifted):
     limiter = make(limit)
     callers, begin = Callers(), time.monotonic()
     limiter.pause(HALF_AN_HOUR if lifted else 0.3, "a")

@@ -64,7 +64,7 @@ def test_a_holder_waits_for_its_time(make, limit, form):
 
 
 @pytest.mark.parametrize("kind", PROMISING, ids=lambda kind: kind.id)
-def test_nobody_takes_what_was_promised(make, call, kind):
+def test_no_caller_takes_what_was_promised(make, call, kind):
     limiter = make(kind.limit)
     for _ in range(kind.count + 1):
         call(limiter.reserve)

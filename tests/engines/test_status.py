@@ -88,16 +88,14 @@ def test_looking_changes_nothing(make, kind, call):
 
 
 @pytest.mark.parametrize("limit", ["10/hour", "10/hour burst 10"])
-def test_who_waits_is_counted_once_whatever_it_costs(engine, make, limit, known):
+def test_a_waiter_is_counted_once_whatever_it_costs(engine, make, limit, known):
     if engine.shared and "burst" in limit:
-        known(
-            "status.waiting counts permits, not waiters, where times are promised to those who wait: 4 here"
-        )
+        known("status.waiting counts permits, not waiters, where waiters are promised times: 4 here")
     limiter = make(limit)
     limiter.acquire(cost=10)
     callers = Callers()
     callers.start(limiter.acquire, cost=4)
-    eventually(lambda: limiter.peek().waiting, "somebody who waits")
+    eventually(lambda: limiter.peek().waiting, "a waiter")
     seen = limiter.peek().waiting
     limiter.close()
     callers.join()
@@ -110,7 +108,7 @@ def test_who_waits_is_counted_once_whatever_it_costs(engine, make, limit, known)
 def test_peek_counts_the_queue(engine, make, limit, known):
     if engine.shared and limit in ("1/hour", "1/month aligned", "1/hour; 2/hour"):
         known(
-            "of a queue that a shared ledger keeps, retry_after is a lower bound that does not count those who wait"
+            "where a shared ledger keeps a queue, retry_after is a lower bound that does not count the waiters"
         )
     limiter = make(limit)
     limiter.acquire()

@@ -135,7 +135,7 @@ def test_a_heavy_request_is_not_starved_by_light_ones(make):
     assert serve_in_order(make("2 concurrent"), [2, 1])[0] == 0
 
 
-def test_nobody_overtakes_those_who_wait(make, call):
+def test_no_caller_overtakes_a_waiter(make, call):
     limiter = make("2 concurrent")
     held = limiter.acquire()
     callers = Callers()
@@ -151,7 +151,7 @@ def test_nobody_overtakes_those_who_wait(make, call):
     limiter.acquire(cost=2, timeout=NEVER).complete()
 
 
-def test_who_waits_for_one_key_does_not_hold_up_another(make, call):
+def test_a_waiter_for_one_key_does_not_hold_up_another_key(make, call):
     limiter = make("1 concurrent")
     held = limiter.acquire("a")
     callers = Callers()
@@ -163,7 +163,7 @@ def test_who_waits_for_one_key_does_not_hold_up_another(make, call):
     callers.join()
 
 
-def test_who_waits_at_one_limiter_is_called_by_the_other(make):
+def test_a_waiter_at_one_limiter_is_woken_by_another_of_that_name(make):
     first, second = make("1 concurrent"), make("1 concurrent")
     held = first.acquire()
     callers = Callers()
@@ -230,7 +230,9 @@ def test_a_wait_without_end(make, call, forever):
 @pytest.mark.parametrize(
     ("limit", "least"), [("1 concurrent", 0), (Window(1, per=2, remote=Remote(max_transit=HOUR)), 2)], ids=str
 )
-def test_who_gives_up_while_permits_are_out_is_told_how_things_stand(make, call, limit, least, options):
+def test_a_caller_that_gives_up_while_permits_are_out_is_told_the_least_wait(
+    make, call, limit, least, options
+):
     """No time is known: `retry_after` is the least that it can be, and not when a lease would end."""
     limiter = make(limit, **options)
     held = limiter.acquire()
@@ -260,7 +262,7 @@ def test_only_so_many_may_wait(make, call):
 @pytest.mark.parametrize(
     "limit", ["1/hour", "1/hour burst 1", "1 every 1h", "1/month aligned", "1/hour; 2/hour"]
 )
-def test_nobody_may_wait(make, call, limit):
+def test_no_caller_may_wait(make, call, limit):
     limiter = make(limit, max_waiting=0)
     limiter.acquire()
     with pytest.raises(RateLimited, match="max_waiting=0") as caught:
@@ -283,7 +285,7 @@ def test_a_cancelled_wait_gives_its_place_back(make):
             tasks.append(asyncio.create_task(limiter.acquire_async()))
             await eventually_async(lambda number=number: limiter.peek().waiting == number, "one more in line")
         tasks[0].cancel()
-        await eventually_async(lambda: limiter.peek().waiting == 1, "one who left")
+        await eventually_async(lambda: limiter.peek().waiting == 1, "one waiter fewer")
         assert limiter.stats().waiting == 1
         held.complete()
         (await asyncio.wait_for(tasks[1], NEVER)).complete()

@@ -185,7 +185,7 @@ def test_the_audit_looks_at_every_window():
             sum(world.cost for reading in readings if start <= reading <= start + span) for start in readings
         ]
         assert (verdict.violations > 0) == any(count > world.n for count in counts)
-        # The last of those who share a full window with it is one too many.
+        # Of the arrivals that share a full window with it, the last is one too many.
         ends = [sum(end - span <= reading for reading in readings[:i]) for i, end in enumerate(readings)]
         assert verdict.violations == sum((others + 1) * world.cost > world.n for others in ends)
         if verdict.violations:

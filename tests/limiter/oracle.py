@@ -1,8 +1,9 @@
 """What should happen, worked out by a simpler program: one queue, one list of numbers, no clock, no tasks.
 
-A `Waiter` comes at a time with a cost and may lose patience; `serve` says who is served and when, strictly first
-come first served. Each kind of limit is one class with two methods: the earliest moment at which a cost can be had,
-and taking it. Everything is known beforehand (also when permits will be handed back), so nothing here has to wait.
+A `Waiter` comes at a time with a cost and may lose patience; `serve` says which waiters are served and when,
+strictly first come first served. Each kind of limit is one class with two methods: the earliest moment at which a cost
+can be had, and taking it. Everything is known beforehand (also when permits will be handed back), so nothing here has
+to wait.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class AllOf:
 
 
 def serve(limit, waiters):
-    """When each waiter is served, by its index; who gives up before its turn is not in it."""
+    """When each waiter is served, by its index. A waiter that gives up before its turn is not in it."""
     served = {}
     now = 0
     for index, waiter in sorted(enumerate(waiters), key=lambda item: item[1].comes):

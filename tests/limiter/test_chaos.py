@@ -1,4 +1,4 @@
-"""Everything at once, in virtual time: whatever happens, nobody sleeps for ever and nothing stays taken."""
+"""Everything at once, in virtual time: whatever happens, no waiter sleeps for ever and nothing stays taken."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.both_forms,
     pytest.mark.filterwarnings("ignore:answers take:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:.* were abandoned:RuntimeWarning"),
-    # Who is cancelled while it has a permit drops it.
+    # A task that is cancelled while it has a permit drops it.
     pytest.mark.filterwarnings("ignore:.*dropped without an end:ResourceWarning"),
 ]
 
@@ -92,7 +92,7 @@ class Chaos:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("limit", LIMITS)
-def test_nobody_sleeps_for_ever(limit, seed):
+def test_no_waiter_sleeps_for_ever(limit, seed):
     chaos = Chaos(LIMITS[limit], seed)
     run(chaos.main(), clock=chaos.clock)
     limiter = chaos.limiter

@@ -32,7 +32,7 @@ def test_debt_is_paid_before_the_next_grant(clock):
     assert limiter.peek().retry_after == 2.1
 
 
-def test_who_waits_for_its_host_does_not_block_others_and_does_not_starve(clock):
+def test_a_waiter_for_one_host_does_not_block_other_hosts_and_does_not_starve(clock):
     limiter = Limiter({"host": "1/s", "all": "4/s"}, clock=clock)
     trace = []
 

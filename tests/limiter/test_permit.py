@@ -272,7 +272,7 @@ class Relay:
 
 @pytest.mark.parametrize("limit", ["1 concurrent", Window(1, per=1, remote=Remote(max_transit=1))], ids=str)
 def test_a_permit_object_that_was_used_before_can_be_dropped_too(clock, limit):
-    """A held permit is recycled when it is completed; whoever gets it next may still drop it."""
+    """A held permit is recycled when it is completed. The caller that gets it next may still drop it."""
     limiter = Limiter(limit, clock=clock)
     for _ in range(3):
         limiter.try_acquire().complete()

@@ -60,7 +60,7 @@ def test_a_denial_says_how_things_stood_then(clock):
 
 
 def test_a_denial_does_not_read_as_a_promise(clock):
-    """While permits are out the least that it can be is a nanosecond, which tells nobody when to come back."""
+    """While permits are out the least wait is a nanosecond, which tells no caller when to come back."""
     seats = Limiter("1 concurrent", clock=clock)
     permit = seats.acquire()
     assert repr(seats.try_acquire()) == "<Denied: 1 concurrent, permits are out>"
@@ -108,7 +108,7 @@ def test_events_of_waiting(clock):
     ]
 
 
-def test_who_did_not_wait_is_told_as_granted(clock):
+def test_a_caller_that_did_not_wait_makes_the_event_granted(clock):
     seen: list[LimiterEvent] = []
     limiter = Limiter("10/s burst 1", on_event=seen.append, clock=clock)
     limiter.acquire()

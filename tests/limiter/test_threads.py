@@ -1,4 +1,4 @@
-"""Threads, event loops and Ctrl-C on one limiter: nobody is forgotten, nothing is lost."""
+"""Threads, event loops and Ctrl-C on one limiter: no waiter is forgotten, nothing is lost."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ def join(threads):
     end = time.monotonic() + PATIENCE
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    assert not [thread for thread in threads if thread.is_alive()], "somebody was not woken"
+    assert not [thread for thread in threads if thread.is_alive()], "a thread was not woken"
 
 
 class Work:
@@ -152,19 +152,19 @@ class Interrupted(Clock):
 
 
 @pytest.mark.realtime
-def test_who_comes_to_wait_while_a_permit_is_being_handed_back_is_called():
+def test_a_caller_that_comes_to_wait_while_a_permit_is_being_handed_back_is_woken():
     clock = Interrupted()
     limiter = Limiter("1 concurrent", clock=clock)
     permit = limiter.acquire()
     threads = []
 
-    def somebody_comes():
+    def start_a_waiter():
         threads.extend(start(lambda: limiter.acquire(timeout=20).complete()))
         end = time.monotonic() + 5
         while limiter.stats().waiting == 0 and time.monotonic() < end:
             time.sleep(0.001)
 
-    clock.meanwhile = somebody_comes
+    clock.meanwhile = start_a_waiter
     permit.complete()
     threads[0].join(NEVER)
     assert not threads[0].is_alive()

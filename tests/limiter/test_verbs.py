@@ -138,7 +138,7 @@ def test_only_so_many_may_wait(clock):
     assert run(main(), clock=clock) == 3 * SECOND // 10
 
 
-def test_nobody_may_wait(clock):
+def test_no_caller_may_wait(clock):
     limiter = Limiter("10/s burst 1", max_waiting=0, clock=clock)
     limiter.acquire()
     with pytest.raises(RateLimited, match="max_waiting=0"):
@@ -231,7 +231,7 @@ def test_a_task_waits_for_its_slot(clock):
     assert run(main(), clock=clock) == 12 * SECOND
 
 
-def test_nobody_takes_what_was_promised(clock):
+def test_no_caller_takes_what_was_promised(clock):
     limiter = Limiter("10/s burst 1", clock=clock)
     limiter.reserve()
     limiter.reserve()
@@ -243,7 +243,7 @@ def test_nobody_takes_what_was_promised(clock):
 
 
 @pytest.mark.parametrize("limit", ["10/s burst 1", "1 every 100ms"])
-def test_a_cancelled_reservation_gives_back_what_nobody_reserved_after_it(clock, limit):
+def test_a_cancelled_reservation_gives_back_what_no_later_reservation_has(clock, limit):
     limiter = Limiter(limit, clock=clock)
     first, second, third = (limiter.reserve() for _ in range(3))
     second.cancel()
@@ -262,7 +262,7 @@ def test_the_last_reservation_is_given_back_whole(clock):
     assert limiter.peek() == before
 
 
-def test_who_waits_is_promised_its_time_first(clock):
+def test_a_waiter_is_promised_its_time_before_a_later_reservation(clock):
     limiter = Limiter("10/s burst 1", clock=clock)
     trace = []
 

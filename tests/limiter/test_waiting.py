@@ -1,4 +1,4 @@
-"""A thousand tasks on one limiter: who got what when, against a simpler program that works it out by itself."""
+"""A thousand tasks on one limiter: when each is served, against a simpler program that works it out by itself."""
 
 # Whether a permit or a denial comes is what is tested.
 # mypy: disable-error-code="union-attr"
@@ -70,7 +70,7 @@ def crowd(kind, seed, *, at_once):
 
 
 def play(limit, waiters, *, timeouts=False, cancels=False):
-    """Let tasks do what the waiters do; returns the limiter, who was served when, and who was refused when."""
+    """Let tasks do what the waiters do; returns the limiter, when each task was served, and when it was refused."""
     clock = ManualClock()
     limiter = Limiter(limit, clock=clock)
     served, refused = {}, {}
@@ -122,10 +122,10 @@ def test_a_crowd_is_served_in_order_on_the_ideal_schedule(kind, at_once):
 def test_when_half_of_them_are_cancelled_the_others_move_up(kind, seed):
     limit, model, _, _ = kind
     waiters = crowd(kind, seed, at_once=seed % 2 == 0)
-    everybody = serve(model(), waiters)
+    patient = serve(model(), waiters)
     dice = random.Random(seed)
     for index in dice.sample(range(CROWD), CROWD // 2):
-        comes, turn = waiters[index].comes, everybody[index]
+        comes, turn = waiters[index].comes, patient[index]
         # Also after its turn: such a cancellation comes too late and changes nothing.
         waiters[index].gives_up = dice.randint(comes + 1, max(comes + 1, turn + SECOND))
     expected = serve(model(), waiters)
@@ -142,16 +142,17 @@ def test_when_half_of_them_are_cancelled_the_others_move_up(kind, seed):
 def test_time_outs_lose_and_mint_nothing(kind, seed):
     limit, model, _, keeps = kind
     waiters = crowd(kind, seed, at_once=False)
-    everybody = serve(model(), waiters)
+    patient = serve(model(), waiters)
     dice = random.Random(seed)
     for index in dice.sample(range(CROWD), CROWD // 2):
-        comes, turn = waiters[index].comes, everybody[index]
+        comes, turn = waiters[index].comes, patient[index]
         waiters[index].gives_up = dice.randint(comes, max(comes, turn + SECOND // 10))
     limiter, served, refused = play(limit, waiters, timeouts=True)
-    # Who certainly cannot make it never stands in line, and so holds up nobody; a known schedule refuses no other.
+    # A waiter that certainly cannot make it never stands in the queue, and so holds up no other.
+    # A known schedule refuses no other.
     at_once = {index for index, at in refused.items() if at == waiters[index].comes}
     assert keeps or len(at_once) == len(refused)
-    assert all(everybody[index] > waiters[index].gives_up for index in at_once if not keeps)
+    assert all(patient[index] > waiters[index].gives_up for index in at_once if not keeps)
     stayed = [index for index in range(CROWD) if index not in at_once]
     expected = serve(model(), [waiters[index] for index in stayed])
     assert served == {stayed[place]: at for place, at in expected.items()}
@@ -163,7 +164,7 @@ def test_time_outs_lose_and_mint_nothing(kind, seed):
     assert (stats.granted, stats.denied, stats.waiting) == (len(served), len(refused), 0)
 
 
-def test_who_times_out_could_really_not_have_been_served():
+def test_a_waiter_that_times_out_could_really_not_have_been_served():
     """Of a known schedule the refusal is right to the nanosecond: one more, and it is granted."""
     for patience, granted in ((300_000_000, True), (299_999_999, False)):
         clock = ManualClock()
@@ -209,7 +210,7 @@ def test_a_heavy_waiter_gets_its_turn_among_light_loops():
     assert [moment for name, moment in trace[at + 1 :]] == [n * SECOND // 10 for n in range(22, 59)]
 
 
-def test_a_heavy_waiter_is_not_starved_by_those_who_poll():
+def test_a_heavy_waiter_is_not_starved_by_callers_that_poll():
     clock = ManualClock()
     limiter = Limiter("10/s burst 10", clock=clock)
     polls = []
@@ -238,7 +239,7 @@ def test_a_heavy_waiter_is_not_starved_by_those_who_poll():
     assert [moment for moment in polls if moment > served][:2] == [1_400_000_000, 1_500_000_000]
 
 
-def test_nobody_passes_who_waits_and_peek_counts_the_queue():
+def test_no_caller_passes_a_waiter_and_peek_counts_the_queue():
     clock = ManualClock()
     limiter = Limiter("10/s burst 10", clock=clock)
     assert limiter.try_acquire(cost=5)
@@ -258,7 +259,7 @@ def test_nobody_passes_who_waits_and_peek_counts_the_queue():
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_peek_forgets_who_gave_up(victim):
+def test_peek_forgets_a_waiter_that_gave_up(victim):
     limiter = Limiter("10/s burst 1")
 
     async def main():

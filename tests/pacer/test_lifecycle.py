@@ -194,7 +194,7 @@ def test_fork_while_threads_are_in_the_middle_of_it():
 
 @needs_fork
 def test_a_lock_that_another_thread_holds_is_waited_for():
-    """Or the child would find it locked, by nobody, or the pools half changed."""
+    """Otherwise the child would find it locked by a thread that it does not have, or the pools half changed."""
     pacer = Pacer("1000/s")
     holding, seen = threading.Event(), []
 

@@ -1,4 +1,4 @@
-"""The pacer on virtual time: who starts when, what is given back, what a change of pace does."""
+"""The pacer on virtual time: when each start comes, what is given back, what a change of pace does."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def test_the_law_on_random_traces(rate):
     pacer = Pacer(rate, clock=clock)
     for _ in range(300):
         clock.advance_ns(dice.choice([0, 1, 17, 1000, 10**6, 10**9, 10**12]))
-        verb = dice.choice(["acquire", "bulk", "try", "retarget"])
-        if verb == "retarget":
+        verb = dice.choice(["acquire", "bulk", "try", "set_rate"])
+        if verb == "set_rate":
             pacer.set_rate(Fraction(rate) * dice.randint(1, 9), ratio=dice.choice([1, 1.1, 3]))
         elif verb == "try":
             pacer.try_acquire()
@@ -211,7 +211,7 @@ def test_thousands_give_up_quickly():
     assert headway.testing.run(main()) == pytest.approx(1)
 
 
-def test_retarget_wakes_waiters():
+def test_a_new_rate_wakes_waiters():
     async def main():
         pacer = Pacer("0.001/s")
         waiting = asyncio.create_task(pacer.acquire_async())
@@ -223,7 +223,7 @@ def test_retarget_wakes_waiters():
     assert headway.testing.run(main()) == pytest.approx(1)
 
 
-def test_retarget_keeps_the_backlog_and_bursts_no_more_than_the_ratio():
+def test_a_new_rate_keeps_the_backlog_and_bursts_no_more_than_the_ratio():
     clock = ManualClock(autojump=True)
     pacer = Pacer("100/s", clock=clock)
     clock.advance(10)
@@ -312,19 +312,19 @@ def test_over_items():
 
 
 def test_over_items_in_a_task():
-    async def letters():
-        for letter in "xy":
-            yield letter
+    async def characters():
+        for character in "xy":
+            yield character
 
     async def main():
         pacer, loop = Pacer("10/s"), asyncio.get_running_loop()
         return [(item, round(loop.time(), 9)) async for item in pacer.over("ab")] + [
-            (item, round(loop.time(), 9)) async for item in pacer.over(letters())
+            (item, round(loop.time(), 9)) async for item in pacer.over(characters())
         ]
 
     assert headway.testing.run(main()) == [("a", 0.1), ("b", 0.2), ("x", 0.3), ("y", 0.4)]
     with pytest.raises(InvalidArgument, match="async for"):
-        list(Pacer(10).over(letters()))
+        list(Pacer(10).over(characters()))
 
 
 def test_blocking_in_a_loop_is_warned_about():

@@ -315,32 +315,32 @@ def start(*functions):
 
 @pytest.mark.realtime
 def test_two_loops_and_threads_at_once():
-    """One permit goes around between tasks of two loops and four threads: everybody is woken by somebody else."""
+    """One permit goes around between tasks of two loops and four threads: each of them is woken by another."""
     limiter = Limiter("1 concurrent")
     inside = []
     seen = []
 
-    def visit(who):
-        inside.append(who)
+    def visit(caller):
+        inside.append(caller)
         assert len(inside) == 1
-        seen.append(who)
+        seen.append(caller)
 
-    async def task(who):
+    async def task(caller):
         for _ in range(40):
             async with limiter:
-                visit(who)
+                visit(caller)
                 await asyncio.sleep(0)
-                inside.remove(who)
+                inside.remove(caller)
 
     async def loop(number):
         await asyncio.gather(*(task((number, i)) for i in range(4)))
 
-    def thread(who):
+    def thread(caller):
         for _ in range(40):
             with limiter:
-                visit(who)
+                visit(caller)
                 time.sleep(0)
-                inside.remove(who)
+                inside.remove(caller)
 
     loops = start(*(functools.partial(asyncio.run, loop(number)) for number in (1, 2)))
     threads = start(*(functools.partial(thread, number) for number in range(4)))
@@ -357,9 +357,9 @@ def test_waiters_of_two_loops_in_one_line_are_served_in_order():
     order = []
     turn = threading.Barrier(2)
 
-    async def wait(who):
+    async def wait(caller):
         async with limiter:
-            order.append(who)
+            order.append(caller)
 
     async def loop(number):
         tasks = []

@@ -46,12 +46,12 @@ def where() -> str:
 
 
 @throttle("1000/s")
-def user(name: str = "nobody") -> str:
+def user(name: str = "guest") -> str:
     return f"{name} found in a {where()}"
 
 
 @throttle("1000/s")
-async def user_async(name: str = "nobody") -> str:
+async def user_async(name: str = "guest") -> str:
     return f"{name} found in the {where()}"
 
 
@@ -90,9 +90,9 @@ async def plain_async(number: int, scale: float = 1.0) -> dict[str, object]:
 
 
 @app.post("/order")
-@throttle("1000/s", key=lambda order, who: who)
-def order(order: Order, who: Annotated[str, Depends(user)]) -> Order:
-    return Order(item=f"{order.item} for {who}", count=order.count)
+@throttle("1000/s", key=lambda order, buyer: buyer)
+def order(order: Order, buyer: Annotated[str, Depends(user)]) -> Order:
+    return Order(item=f"{order.item} for {buyer}", count=order.count)
 
 
 @app.get("/dependent")

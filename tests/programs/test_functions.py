@@ -83,7 +83,7 @@ def test_calls_give_what_the_function_gives(decorator):
         for args, kwargs in CALLS:
             assert result_of(throttled, args, kwargs) == result_of(function, args, kwargs)
     stats = throttled.limiter.stats()
-    # A call with wrong arguments takes a permit too, and completes it: nobody can tell it from one that failed later.
+    # A call with wrong arguments takes a permit too, and completes it: it looks like a call that failed later.
     assert stats.granted == stats.completed == len(FUNCTIONS) * len(CALLS)
     assert throttled.limiter.peek().in_flight == 0
 

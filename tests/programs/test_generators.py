@@ -145,7 +145,7 @@ def test_left_early(throttled, log, how):
     gc.collect()
     assert flying(throttled) == 0
     assert log == ["cleaned up"]
-    # It has given something, but nobody knows whether there is more under way; `answered=` can say so.
+    # It has yielded something, but more may be under way: the wrapper cannot know. `answered=` can say so.
     assert ends(throttled) == {"granted": 1, "abandoned": 1}
 
 

@@ -137,7 +137,7 @@ def test_a_limiter_made_after_the_fork_does_not_warn():
 @needs_fork
 @pytest.mark.realtime
 def test_fork_while_threads_wait():
-    """The line of the parent goes on as it was; in the child nobody waits."""
+    """The queue of the parent goes on as it was; in the child no thread waits."""
     limiter = Limiter("1/hour")
     limiter.acquire()
     served = []
@@ -238,7 +238,7 @@ def test_fork_inside_a_block():
 
 @needs_fork
 def test_permits_of_threads_that_are_not_there():
-    """Nobody in the child can hand back what other threads held at the fork: reset() is the way out."""
+    """No thread of the child can hand back what other threads held at the fork: reset() is the way out."""
     limiter = Limiter("2 concurrent")
     taken, done = threading.Event(), threading.Event()
 

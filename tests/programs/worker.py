@@ -57,7 +57,7 @@ class Adder:
 
 
 def take_all(_: object = None) -> tuple[int, bool, int]:
-    """Until `few` is empty: who, in which form, how many."""
+    """Take until `few` is empty: the process id, its form, how many it took."""
     taken = 0
     while few.try_acquire():
         taken += 1

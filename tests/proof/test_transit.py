@@ -54,7 +54,7 @@ def test_transit_is_over_only_when_the_event_is_back_latency_old():
 
 
 def test_a_full_start_counts_everything_as_abandoned_now():
-    """Whoever crashed at or before the start `g` had been granted its permits at `h`, no later."""
+    """A process that crashed at or before the start `g` had been granted its permits at `h`, no later."""
     world = World()
     together = world.share_a_window(a, b)
     before = [h <= g, a <= h + world.transit_max, b >= d + world.out, world.out <= world.transit_max]
@@ -89,7 +89,7 @@ def test_the_ledger_waits_one_tick_longer_than_needed():
 
 
 def test_back_latency_is_needed_on_abandon():
-    """Without it in `transit` the gap subtracts a way back that nobody went."""
+    """Without it in `transit` the gap subtracts a way back that no answer took."""
     world = World()
     together = world.share_a_window(a, b)
     forgetful = world.transit_max * (1 + world.le) + world.lr + world.gap()

@@ -63,7 +63,7 @@ class Storm:
             self.errors.append(error)
             return
         if permit:
-            # No await between the grant and here: whoever has it is not cancelled.
+            # No await between the grant and here: a task that has a permit is not cancelled.
             if random.random() < 0.3:
                 permit.cancel()
                 return
@@ -127,7 +127,7 @@ async def turns(number):
 
 
 def settled(limiter, kind, storm):
-    """The ledgers have what was used, and nobody is in flight or waits."""
+    """The ledgers have what was used. No permit is out, and no caller waits."""
     worker = limiter._shared._engine.worker
 
     def peek():
@@ -138,7 +138,9 @@ def settled(limiter, kind, storm):
         lambda: worker.wake() or not (worker.unknown_outcomes or worker._has_releases()),
         "nothing left to say",
     )
-    wait_until(lambda: {(one.waiting, one.in_flight) for one in peek()} == {(0, 0)}, "nobody")
+    wait_until(
+        lambda: {(one.waiting, one.in_flight) for one in peek()} == {(0, 0)}, "no waiter and no permit out"
+    )
     if kind == "concurrency":
         assert {one.remaining for one in peek()} == {5}
     elif kind.startswith("window"):

@@ -1,7 +1,7 @@
 """Fixtures of the Redis engine: servers that are shared and cleaned, and makers for those that a test breaks.
 
-`valkey` and `server` are shared by the whole run, and emptied before each test; a test may kill or stop them. Who
-wants other options, or CONFIG SET, takes one of its own: `make_server(appendonly="yes")`.
+`valkey` and `server` are shared by the whole run, and emptied before each test; a test may kill or stop them. A
+test that needs other options, or CONFIG SET, takes one of its own: `make_server(appendonly="yes")`.
 """
 
 import contextlib

@@ -40,7 +40,7 @@ def check_wake(engine, within=1.0):
             target=lambda got=got: got.append((limiter.acquire(timeout=NEVER), time.monotonic()))
         )
         thread.start()
-        eventually(lambda: limiter.peek().waiting, "somebody who waits")
+        eventually(lambda: limiter.peek().waiting, "a waiter")
         time.sleep(0.4)
         assert not got
         permit.complete()

@@ -101,15 +101,15 @@ class Load:
 
         wait_until(over, "uses after a quarantine")
 
-    def pause_state(self):
-        """Have it end now, whoever waits."""
+    def stop(self):
+        """Have it end now, also if its workers wait."""
         for worker in self.workers:
             worker.process.send_signal(signal.SIGTERM)
 
     def end(self):
         """Have it end, if it was not given a time, and wait for that; all uses."""
         if self.seconds == LONG:
-            self.pause_state()
+            self.stop()
         for worker in self.workers:
             self._hear(worker, until="done")
             assert worker.join() == ""

@@ -39,7 +39,7 @@ def url(valkey):
 
 
 def counted(url, name, key=None):
-    """As somebody sees it who only looks."""
+    """As `headway top` sees it."""
     return sum(view.abandoned for view in LedgerScanner(url, 2.0).of(name, key))
 
 
@@ -97,7 +97,7 @@ def test_what_ends_or_lives_is_not_counted_and_costs_nothing(valkey, url, name, 
 
 @pytest.mark.parametrize("kind", ["concurrency", "window"])
 def test_another_number_keeps_the_count(crew, valkey, url, kind):
-    """Two are on the books when the limit changes, and two are over that nobody has noted yet."""
+    """Two are counted when the limit changes; two more have expired, and no command has counted them yet."""
     old, new = LIMITS[kind], LIMITS[kind].share(2)
     for turn in (1, 2):
         holder = crew.start(url, HOLD.format(limit=old))

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="attr-defined, union-attr"
 """Many in one command: a batch of questions is answered as if each had come alone, in their order, at that moment.
 
-The script takes short cuts for those who ask for the same (one command with a count, one answer with a mark for each),
-so what it says is compared with the core, one question after the other.
+The script takes short cuts for requests of the same kind (one command with a count, one answer with a mark for each),
+so its answers are compared with the core's, one question after the other.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_a_batch_is_answered_as_if_each_had_come_alone(server, name, kind, seed)
 
 
 def test_requests_that_find_nothing_left_queue_in_their_order(server, name):
-    """Of thirty who say the same ten are granted, and the others stand, with tickets of their own."""
+    """Of thirty equal requests ten are granted. The others stand in the queue, with tickets of their own."""
     limiter = Limiter("10 concurrent", name=name, engine=server.url)
     ledger = limiter._shared.ledgers.registry.ledger((None,))
     batch = [Acquire(ledger, (1,), WAIT) for _ in range(30)]

@@ -23,8 +23,8 @@ def most_in(times, per):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_those_who_wait_come_after_the_calls_that_they_wait_for(valkey, name, way):
-    """The first calls arrive late, the next ones at once: those of the next window must know of it."""
+def test_waiters_come_after_the_calls_that_they_wait_for(valkey, name, way):
+    """The first calls arrive late, the next ones at once: the ledger has to know when the first ones ended."""
     limiter, late = Limiter("4 per 500ms", name=name, engine=valkey.url), iter([0.1] * 4 + [0.0] * 8)
     arrived = []
 
@@ -151,7 +151,7 @@ def test_the_mode_is_written_down_and_may_be_changed(valkey, name):
     assert limiter.peek().remaining == 3
 
 
-def test_who_stands_in_the_queue_says_that_it_brackets_a_call(valkey, name):
+def test_a_waiter_in_the_queue_says_that_it_brackets_a_call(valkey, name):
     limiter = Limiter("1/s", name=name, engine=valkey.url)
 
     async def main():

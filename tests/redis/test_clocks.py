@@ -32,7 +32,7 @@ def test_the_clock_of_a_server_is_set_under_load(crew, make_server, make_clock, 
     was_set = time.monotonic()
     stated = stated_quarantine(load, server.url)
     wait_until(lambda: crew.uses()[-1] > was_set + stated + 0.2, "grants after a quarantine")
-    load.pause_state()
+    load.stop()
     uses = load.end()
     assert excess(limit, uses) <= 0
     noticed = min(load.noticed)
@@ -52,7 +52,7 @@ def stated_quarantine(load, url):
 def test_a_release_after_a_clock_step_serves_no_waiter_by_the_new_time(
     make_server, make_clock, connect, name
 ):
-    """Nobody waits for the answer to an end, but the queue is served by it: the time is looked at all the same."""
+    """No caller waits for the answer to a release. It serves the queue, so the time is checked all the same."""
     clock = make_clock()
     server = make_server(clock=clock)
     limit = Window(2, per=2, remote=Remote(resolution=0, max_transit=2))
@@ -63,7 +63,7 @@ def test_a_release_after_a_clock_step_serves_no_waiter_by_the_new_time(
         target=lambda: granted.append((other.acquire(timeout=NEVER), time.monotonic()))
     )
     waiting.start()
-    wait_until(lambda: holder.peek().waiting == 1, "somebody who waits")
+    wait_until(lambda: holder.peek().waiting == 1, "a waiter")
     client, (seconds, _) = server.client(), server.client().time()
     clock.set(10)
     wait_until(lambda: client.time()[0] >= seconds + 9, "the new time")
@@ -77,7 +77,7 @@ def test_a_release_after_a_clock_step_serves_no_waiter_by_the_new_time(
 
 
 def test_a_step_forward_is_not_seen_by_a_new_client(make_server, make_clock, connect, name):
-    """As documented: it is given what looks free, which is twice the limit; until somebody asks who knows better."""
+    """As documented: it is given what looks free, twice the limit in all, until a client that knows better asks."""
     clock = make_clock()
     server = make_server(clock=clock)
     limiter, newcomer = (

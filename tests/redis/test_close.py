@@ -19,7 +19,7 @@ pytestmark = pytest.mark.realtime
 
 
 def test_close_ends_the_wait_for_a_slot_to_reserve(valkey, name):
-    """Who was told to come back later sleeps, too."""
+    """A caller that was told to come back later sleeps, too."""
     limiter = Limiter(Spacing(5, max_reserved=0), name=name, engine=valkey.url)
     limiter.acquire()
 

@@ -78,7 +78,7 @@ def test_waiters_on_many_nodes(cluster, connect):
 @pytest.mark.realtime
 @pytest.mark.parametrize("topology", ["valkey", "cluster"])
 def test_news_reach_every_process(request, topology, connect):
-    """A pause that another process calls for moves the slot of one who sleeps already."""
+    """A pause that another process calls for moves the slot of a waiter that sleeps already."""
     servers = request.getfixturevalue(topology)
     url = servers.url
     first, second = connect(url), connect(url + "?drift_ppm=999")
@@ -148,7 +148,7 @@ def test_a_waiter_whose_slot_is_moved(make_cluster, connect):
     got = []
     thread = threading.Thread(target=lambda: got.append(limiter.acquire(timeout=30)))
     thread.start()
-    eventually(lambda: limiter.peek().waiting, "somebody who waits")
+    eventually(lambda: limiter.peek().waiting, "a waiter")
     move_slot(cluster, "headway:{wake}")
     permit.complete()
     thread.join(NEVER)
@@ -182,7 +182,7 @@ def test_an_end_that_waits_for_a_node_is_not_overtaken_at_another(make_cluster, 
 
 @pytest.mark.realtime
 def test_a_node_that_dies(make_cluster, connect):
-    """The others go on; who knows only the dead one finds them by the map."""
+    """The others go on. A limiter that was using the dead one finds the others by the slot map."""
     cluster = make_cluster(cluster_require_full_coverage="no")
     engine = connect(cluster.url, 0.5)
     limiter = Limiter("100/s", name="many", engine=engine, engine_timeout=0.5)
@@ -210,7 +210,7 @@ def allowed(limiter, key):
 
 @pytest.mark.realtime
 def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
-    """Also what was posted to the dead one arrives: the end of a permit, for which somebody waits."""
+    """A release that was posted to the dead node arrives too: a caller waits for its permit."""
     cluster = make_cluster()
     dead = cluster.owner("headway:{held}")
     replica = make_server(cluster_enabled="yes", cluster_node_timeout=2000, cluster_announce_ip=HOST)
@@ -236,14 +236,14 @@ def test_a_node_whose_replica_takes_over(make_cluster, make_server, connect):
     assert client.info("replication")["role"] == "master"
     asyncio.run(limiter.acquire_async(timeout=NEVER)).complete()
     eventually(
-        lambda: not any(pool.release_sender.outstanding for pool in engine.pools()), "letters that arrive"
+        lambda: not any(pool.release_sender.outstanding for pool in engine.pools()), "releases that arrive"
     )
     check_wake(engine)
 
 
 @pytest.mark.realtime
 def test_channels_are_kept_only_while_a_waiter_is_there(cluster, connect, monkeypatch):
-    """Two limiters of one name share a channel: it ends when nobody waits in either."""
+    """Two limiters of one name share a channel: it ends when no caller waits at either."""
     monkeypatch.setattr(pubsub, "LINGER", 0.2)
     engine = connect(f"{cluster.url}?lease=300")
     limiters = [Limiter("1 concurrent", name="wake", engine=engine, engine_timeout=TIMEOUT) for _ in range(2)]

@@ -163,7 +163,7 @@ def test_all_waiters_of_a_key_go_when_the_pause_is_lifted(process, cluster, limi
 
     async def main():
         tasks = [asyncio.create_task(each.acquire_async("key0")) for each in (limiter, other) * 2]
-        while len(limiter._shared.ledgers.registry.waiters) + len(other._shared.ledgers.registry.waiters) < 8:  # noqa: ASYNC110 - nobody tells
+        while len(limiter._shared.ledgers.registry.waiters) + len(other._shared.ledgers.registry.waiters) < 8:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
         await other.pause_async(0)
         await asyncio.wait_for(asyncio.gather(*tasks), NEVER)
@@ -188,7 +188,7 @@ def test_a_queued_waiter_is_not_served_before_the_pause_is_lifted(process, clust
     for thread in threads:
         thread.start()
     for key in KEYS:
-        eventually(lambda key=key: limiter.peek(key).waiting, "somebody who waits")
+        eventually(lambda key=key: limiter.peek(key).waiting, "a waiter")
     other.pause(600)
     eventually(lambda: limiter.peek("free").retry_after > 10, "the news of a pause")
     for permit in held:

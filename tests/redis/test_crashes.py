@@ -85,7 +85,9 @@ time.sleep(60)
     waiting.kill()
     held.complete()
     limiter.acquire(timeout=NEVER).complete()
-    wait_until(lambda: limiter.peek().waiting == 0 and limiter.peek().in_flight == 0, "nobody left")
+    wait_until(
+        lambda: limiter.peek().waiting == 0 and limiter.peek().in_flight == 0, "no waiter and no permit out"
+    )
 
 
 def test_an_end_does_not_meet_a_sign_of_life_on_the_way(valkey, crew):
@@ -215,7 +217,7 @@ say("done")
     stopped.stop()
     time.sleep(2.5 * LEASE)
     stopped.cont()
-    # Who is stopped in the middle of a question has no answer in time, says so, and asks again.
+    # A worker that is stopped in the middle of a request gets no answer in time, says so, and asks again.
     wait_until(lambda: stopped.hear() == "done", "its end")
     assert all("did not answer in time" in line for line in stopped.join().splitlines())
     assert other.hear() == "done"

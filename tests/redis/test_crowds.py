@@ -95,7 +95,7 @@ def test_400_threads_wait_without_an_error(valkey, name):
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("connected", [False, True])
-def test_a_loop_that_is_busy_for_longer_than_the_time_out_fails_nobody(valkey, name, connected):
+def test_a_loop_that_is_busy_for_longer_than_the_time_out_fails_no_call(valkey, name, connected):
     """The answer is there when the loop looks again."""
     limiter = Limiter("1000/s", name=name, engine=valkey.url, engine_timeout=SHORT)
 
@@ -144,12 +144,12 @@ def test_places_that_many_give_back_at_once_travel_together(valkey, name):
 
     async def main():
         tasks = [asyncio.create_task(limiter.acquire_async()) for _ in range(1000)]
-        await asyncio.to_thread(wait_until, lambda: limiter.peek().waiting == 1000, "a thousand who wait")
+        await asyncio.to_thread(wait_until, lambda: limiter.peek().waiting == 1000, "a thousand waiters")
         before = scripts(valkey)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(wait_until, lambda: not valkey.client().exists(*queue_keys(name)), "nobody")
+        await asyncio.to_thread(wait_until, lambda: not valkey.client().exists(*queue_keys(name)), "no queue")
         return scripts(valkey) - before
 
     assert run(main()) < 500
@@ -165,7 +165,7 @@ def scripts(server):
 
 
 class Bench:
-    """An account whose queue has waiters, and what commands call for it."""
+    """A ledger whose queue has waiters, and how many calls a script makes for a command."""
 
     def __init__(self, limiter, server):
         self.client = server.client()
@@ -176,7 +176,7 @@ class Bench:
         self.standing: list[Acquire] = []
 
     def send(self, *requests):
-        """What the scripts call for these requests."""
+        """How many calls the scripts make for these requests."""
         batcher = thread_batcher(self.ledger)
         self.client.config_resetstat()
         batcher.queue.extend(requests[1:])
@@ -202,7 +202,7 @@ class Bench:
         return [min(calls) for calls in zip(*(self._costs() for _ in range(3)), strict=True)]
 
     def _costs(self):
-        """Calls for one who joins, for one of each end and of the middle who leave, and for a poll."""
+        """Calls for a waiter that joins, for three that leave (last, middle, first), and for a poll."""
         joins = self.send(*self.asks(1))
         some = [self.standing.pop(pool) for pool in (-1, len(self.standing) // 2, 0)]
         for acquire in some:
@@ -277,7 +277,7 @@ def test_one_script_serves_some_and_the_rest_is_served_soon(valkey, name):
 
     async def main():
         tasks = [asyncio.create_task(waiters.acquire_async()) for _ in range(1000)]
-        await asyncio.to_thread(wait_until, lambda: limiter.peek().waiting == 1000, "a thousand who wait")
+        await asyncio.to_thread(wait_until, lambda: limiter.peek().waiting == 1000, "a thousand waiters")
         ledger = held._decision.ledger
         bench = Bench.__new__(Bench)
         bench.client, bench.ledger = valkey.client(), ledger
@@ -314,7 +314,7 @@ def granted(asks):
 
 
 @pytest.mark.realtime
-def test_who_shares_a_ledger_is_served_in_the_order_of_arrival_whatever_else_it_needs(valkey, name):
+def test_waiters_that_share_a_ledger_are_served_in_the_order_of_arrival_whatever_else_they_need(valkey, name):
     """Ledgers: `all` has one permit, `own` one for each key."""
     limiter = Limiter({"all": "1 concurrent", "own": "1 concurrent"}, name=name, engine=valkey.url)
     first = stand(limiter, (None, "a"), (1, 1))
@@ -331,25 +331,25 @@ def test_who_shares_a_ledger_is_served_in_the_order_of_arrival_whatever_else_it_
 
 
 @pytest.mark.realtime
-def test_who_is_held_up_elsewhere_lets_others_pass(valkey, name):
-    """`a` is out for long. Its waiters do not keep `all` from those of `b`, who come later; a newcomer waits behind."""
+def test_a_waiter_that_another_ledger_holds_up_lets_others_pass(valkey, name):
+    """`a` is out for long. Its waiters do not keep `all` from later waiters for `b`; a newcomer for `a` is behind."""
     limiter = Limiter({"all": "2 concurrent", "own": "1 concurrent"}, name=name, engine=valkey.url)
     held, other = stand(limiter, (None, "a"), (1, 1)), stand(limiter, (None, "b"), (1, 1))
     first, second = stand(limiter, (None, "a"), (1, 1)), stand(limiter, (None, "b"), (1, 1))
     assert (first.verdict, second.verdict) == (STANDING, STANDING)
     other.give_back()
-    eventually(lambda: second.verdict == GRANTED, "who needs what is there")
+    eventually(lambda: second.verdict == GRANTED, "the waiter for b")
     assert first.verdict == STANDING
     second.give_back()
     eventually(lambda: limiter.peek({"own": "b"}).in_flight == 1, "one out")
     assert not limiter.try_acquire({"own": "a"})
     held.give_back()
-    eventually(lambda: first.verdict == GRANTED, "who waited for a")
+    eventually(lambda: first.verdict == GRANTED, "the waiter for a")
     first.give_back()
 
 
 @pytest.mark.realtime
-def test_who_needs_more_is_not_overtaken_by_who_needs_less_of_the_same(valkey, name):
+def test_a_waiter_that_needs_more_is_not_overtaken_by_one_that_needs_less_of_the_same(valkey, name):
     limiter = Limiter({"all": "3 concurrent", "own": "9 concurrent"}, name=name, engine=valkey.url)
     held = [stand(limiter, (None, "a"), (1, 1)) for _ in range(3)]
     heavy, light = stand(limiter, (None, "a"), (3, 1)), stand(limiter, (None, "b"), (1, 1))
@@ -358,15 +358,15 @@ def test_who_needs_more_is_not_overtaken_by_who_needs_less_of_the_same(valkey, n
     time.sleep(0.2)
     assert (heavy.verdict, light.verdict) == (STANDING, STANDING)
     held[2].give_back()
-    eventually(lambda: heavy.verdict == GRANTED, "who came first")
+    eventually(lambda: heavy.verdict == GRANTED, "the first waiter")
     assert light.verdict == STANDING
     heavy.give_back()
-    eventually(lambda: light.verdict == GRANTED, "who came later")
+    eventually(lambda: light.verdict == GRANTED, "the second waiter")
     light.give_back()
 
 
 @pytest.mark.realtime
-def test_a_head_that_leaves_makes_room_for_who_is_behind(valkey, name):
+def test_a_head_that_leaves_makes_room_for_the_waiters_behind_it(valkey, name):
     limiter = Limiter({"all": "3 concurrent", "own": "9 concurrent"}, name=name, engine=valkey.url)
     held = stand(limiter, (None, "a"), (1, 1))
     heavy = stand(limiter, (None, "a"), (3, 1))
@@ -388,7 +388,7 @@ def test_many_waiters_of_a_process_that_died_are_passed_some_at_a_time(valkey, n
     got = []
     thread = threading.Thread(target=lambda: got.append(limiter.acquire(timeout=60)))
     thread.start()
-    eventually(lambda: limiter.peek().waiting == 1, "one who waits")
+    eventually(lambda: limiter.peek().waiting == 1, "one waiter")
     client, root = valkey.client(), f"headway:{{{name}}}"
     dead = [b"0123456789ab" + pack("<d", number) for number in range(3000)]
     client.zadd(f"{root}:q", {b"\0" + pack(">d", number) + waiter: 0 for number, waiter in enumerate(dead)})
@@ -401,12 +401,12 @@ def test_many_waiters_of_a_process_that_died_are_passed_some_at_a_time(valkey, n
     got[0].complete()
 
 
-# -- who polls -----------------------------------------------------------------------------------------------
+# -- polling ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.realtime
 def test_a_process_polls_once_for_all_of_its_waiters(valkey, name):
-    """They wait for time alone, so that nobody else comes by whom they are served."""
+    """They wait for time alone: no other command comes that would serve them."""
     limiter = Limiter("5 per 400ms; 1000/hour", name=name, engine=valkey.url, engine_timeout=5)
 
     async def main():
@@ -482,7 +482,7 @@ def test_every_waiter_is_asked_after_now_and_then(valkey, name):
 
 
 @pytest.mark.realtime
-def test_waiters_of_a_process_without_a_keeper_poll_by_themselves(valkey, name, monkeypatch):
+def test_waiters_of_a_process_without_a_background_worker_poll_by_themselves(valkey, name, monkeypatch):
     """It may have no more threads; the message is not heard either."""
     limiter = Limiter("1 concurrent", name=name, engine=f"{valkey.url}?lease=0.9", engine_timeout=5)
     start = threading.Thread.start

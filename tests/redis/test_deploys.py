@@ -21,7 +21,7 @@ from headway.engines.redis.script.scripts import Script, ledger_script
 from headway.errors import LimitMismatch
 
 LEASE = 30
-"""Seconds: whoever is not told of its turn would sleep for longer than any of these tests."""
+"""Seconds: a waiter that is not told of its turn would sleep for longer than any of these tests."""
 WITHIN = 10
 
 
@@ -52,8 +52,10 @@ class Waiter:
         self._thread = threading.Thread(target=self._wait, args=(limiter,), daemon=True)
         self._thread.start()
         # On a machine that stands still for longer than a short lease, it may have been served by now.
-        done = lambda: self.error or self.permit  # noqa: E731
-        eventually(lambda: standing(limiters) > before or done(), "one more who stands")
+        eventually(lambda: standing(limiters) > before or self._done(), "one more waiter in the queue")
+
+    def _done(self):
+        return self.error or self.permit
 
     def _wait(self, limiter):
         try:
@@ -134,7 +136,7 @@ def test_waiters_that_give_up_or_die_block_no_other(sides):
         new.acquire(timeout=0.3)
     first, second = Waiter(new, both), Waiter(old, both)
     first_ask = next(iter(new._shared.ledgers.registry.ledger((None,)).standing.values()))
-    first_ask.withdraw()  # as who is interrupted does
+    first_ask.withdraw()  # as an interrupted waiter does
     permit.complete()
     second.join().complete()
     assert first.permit is None
@@ -154,7 +156,7 @@ def test_a_holder_with_a_long_lease_keeps_its_permit(sides, limit, called, turn)
     if called:
         waiter = Waiter(seldom, [seldom, often])
         first.complete()
-        eventually(lambda: waiter.permit, "who is called")
+        eventually(lambda: waiter.permit, "a waiter that is served")
         held = waiter.permit
     else:
         first.complete()
@@ -169,17 +171,17 @@ def test_a_holder_with_a_long_lease_keeps_its_permit(sides, limit, called, turn)
 @pytest.mark.realtime
 @pytest.mark.parametrize("turn", [1, -1])
 def test_a_waiter_with_a_long_lease_keeps_its_place(sides, turn):
-    """As above, of who stands in the queue."""
+    """As above, for a waiter in the queue."""
     seldom, often = sides("1 concurrent", "1 concurrent", leases=(LEASE, 0.4)[::turn])[::turn]
     first = often.acquire()
     waiter = Waiter(seldom, [seldom, often])
     time.sleep(1)
     second = Waiter(often, [seldom, often])
     first.complete()
-    eventually(lambda: waiter.permit, "who came first")
+    eventually(lambda: waiter.permit, "the first waiter")
     assert second.permit is None
     waiter.permit.complete()
-    eventually(lambda: second.permit, "who came later")
+    eventually(lambda: second.permit, "the second waiter")
     second.permit.complete()
 
 

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="attr-defined, union-attr"
 """Loops that end in the middle of something, connections that fail under many tasks.
 
-Afterwards the ledger has what the living hold, and nobody has heard of a task of ours.
+Afterwards the ledger has what is still held, and the loop reports none of the engine's own tasks.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ def test_a_clean_up_at_the_end_of_the_loop_may_acquire(valkey, name):
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(0.05)  # `asyncio.run` has cancelled everybody by now
+            await asyncio.sleep(0.05)  # `asyncio.run` has cancelled every task by now
             cleaned.append(await limiter.acquire_async())
 
     async def main():
@@ -85,8 +85,8 @@ def test_all_tasks_has_none_of_the_engine(valkey, name):
     run(main())
 
 
-def test_a_lane_goes_on_when_a_command_could_not_even_be_made(valkey, name, monkeypatch):
-    """Such as by a cluster's engine, that cannot start a thread to read the map."""
+def test_a_batcher_goes_on_when_a_command_could_not_even_be_made(valkey, name, monkeypatch):
+    """Such as in a cluster, when the engine cannot start a thread to read the map."""
     limiter = Limiter("1000/minute", name=name, engine=valkey.url)
 
     def pool_of(ledger):
@@ -106,8 +106,8 @@ def test_a_lane_goes_on_when_a_command_could_not_even_be_made(valkey, name, monk
     run(main())
 
 
-def test_a_lane_goes_on_when_all_tasks_were_cancelled(proxy, name):
-    """The command is asked for again, in a task; one that is cancelled before it began runs none of its code."""
+def test_a_batcher_goes_on_when_all_tasks_were_cancelled(proxy, name):
+    """The command is sent again in a task. A task that is cancelled before it began runs none of its code."""
     limiter = Limiter(Window(10, per=60), name=name, engine=proxy.url, engine_timeout=2)
 
     async def main():
@@ -134,7 +134,7 @@ def test_a_lane_goes_on_when_all_tasks_were_cancelled(proxy, name):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # its transport is as open as the loop left it
 def test_a_loop_that_is_closed_in_the_middle_of_a_command(proxy, name):
-    """Nobody awaits its tasks; what they were granted comes back when the next loop asks."""
+    """Nothing awaits its tasks any more. What they were granted comes back when the next loop asks."""
     limiter = Limiter(Window(10, per=60), name=name, engine=proxy.url, engine_timeout=2)
     complaints: list[str] = []
     loop = asyncio.new_event_loop()
@@ -148,7 +148,7 @@ def test_a_loop_that_is_closed_in_the_middle_of_a_command(proxy, name):
     proxy.heal()
     assert run(limiter.try_acquire_async())
     limiter._shared._engine.worker.wake()
-    wait_until(lambda: limiter.peek().remaining == 8, "what nobody heard of")
+    wait_until(lambda: limiter.peek().remaining == 8, "the grants whose answers were lost")
     gc.collect()
     assert [complaint for complaint in complaints if "asker" not in complaint] == []
 
@@ -327,7 +327,7 @@ def test_many_keys_on_one_connection(valkey, proxy, name):
 
 
 def test_a_server_that_has_become_a_replica_is_left(make_server, make_proxy, name):
-    """It answers on all connections that are there, and refuses: nobody asks it again and again."""
+    """It answers on every open connection, and refuses: no batcher asks it again and again."""
     server = make_server()
     proxy = make_proxy(server)
     limiter = Limiter(f"{MANY}/hour", name=name, engine=proxy.url, engine_timeout=8, on_ledger_loss="trust")

@@ -20,7 +20,7 @@ def test_a_reservation_is_told(valkey, name):
 
 
 def test_events_are_those_of_a_limiter_in_memory(valkey, name):
-    """Who waited is told for how long; a permit that is dropped is told of, too."""
+    """The event of a caller that waited says for how long. A permit that is dropped makes an event, too."""
     told = []
     for engine in ("memory://", valkey.url):
         events = []

@@ -45,8 +45,8 @@ def test_streams_of_the_dead_go_although_the_ledger_lives_until_a_certain_day(en
 
 
 def test_many_streams_are_looked_through_some_at_a_time(engines, valkey, name):
-    """All keys of a limiter with metrics share a root. To look at each stream of each key in one step would keep the
-    server from everybody else; those of the dead go all the same."""
+    """All keys of a limiter with metrics share a root. To look at each stream of each key in one step would block the
+    server for all other clients. The streams of dead processes go all the same."""
     limiter = Limiter({"calls": "1000000/day", "tokens": "1000000/day"}, name=name, engine=engines())
     client, root = valkey.client(), f"headway:{{{name}}}"
     limiter.acquire(cost={"calls": 1, "tokens": 1})
@@ -88,12 +88,12 @@ def test_grants_that_are_no_longer_asked_for_expire(engines, valkey, name):
 
 @pytest.mark.realtime
 def test_the_queue_lives_as_long_as_a_ledger_under_a_longer_limit(engines, valkey, name):
-    """A limit with a longer window is adopted while somebody stands."""
+    """A limit with a longer window is adopted while a waiter stands in the queue."""
     limiter = Limiter("1 concurrent; 10/s", name=name, engine=engines())
     held = limiter.acquire()
     thread = threading.Thread(target=lambda: limiter.acquire(timeout=30).complete())
     thread.start()
-    eventually(lambda: limiter.peek().waiting, "somebody who stands")
+    eventually(lambda: limiter.peek().waiting, "a waiter in the queue")
     assert not Limiter("1 concurrent; 10/hour", name=name, engine=engines()).try_acquire()
     client, root = valkey.client(), f"headway:{{{name}}}"
     assert client.pttl(root) > 3_000_000

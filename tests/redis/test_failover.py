@@ -3,7 +3,7 @@
 
 The replica replicates as a user of its own. To switch that user off cuts replication and nothing else: the primary goes
 on granting, and what it grants from then on dies with it. Windows here are longer than a failover takes: in a shorter
-one everything that could be forgotten is harmless before anybody grants again, and no test could fail.
+one everything that could be forgotten is harmless before a server grants again, and no test could fail.
 """
 
 import contextlib
@@ -75,39 +75,39 @@ def uses_since(load, moment):
 
 
 def check_failover(url, primary, replica, crew):
-    """Whoever promotes it: what the replica has missed is not granted twice, and with "trust" it is.
+    """However it is promoted: what the replica has missed is not granted twice, and with "trust" it is.
 
-    From when a loss is noticed nothing is granted until the stated quarantine is over, and then at once.
+    When a loss is noticed, nothing is granted until the stated quarantine is over, and then at once.
     """
     url = f"{url}?lease=0.5"
     careful = [Load(crew(), url, limit, workers=2) for limit in LIMITS]
     trusting = Load(crew(), url, LIMITS[0], workers=2, on_ledger_loss="trust")
-    everybody = [*careful, trusting]
-    for load in everybody:
+    loads = [*careful, trusting]
+    for load in loads:
         load.await_knowledge()
     there, copy = primary.client(), replica.client(single_connection_client=True)
     if copy.info("cluster")["cluster_enabled"]:
         copy.execute_command("READONLY")
     eventually(
-        lambda: all(sequence(copy, load) == sequence(there, load) > 0 for load in everybody),
+        lambda: all(sequence(copy, load) == sequence(there, load) > 0 for load in loads),
         "a replica that knows every ledger",
     )
     cut_replication(primary)
     cut = time.monotonic()
-    for load in everybody:
+    for load in loads:
         load.begin()
-    wait_until(lambda: all(len(uses_since(load, cut)) >= BURST for load in everybody), "grants to be lost")
-    for load in everybody:
+    wait_until(lambda: all(len(uses_since(load, cut)) >= BURST for load in loads), "grants to be lost")
+    for load in loads:
         assert sequence(copy, load) < sequence(there, load)
     primary.kill()
     killed = time.monotonic()
     eventually(lambda: copy.info("replication")["role"] == "master", "a promotion")
     wait_until(
-        lambda: all(len(uses_since(load, killed + 1)) >= BURST for load in everybody),
+        lambda: all(len(uses_since(load, killed + 1)) >= BURST for load in loads),
         "grants by the new primary",
     )
-    for load in everybody:
-        load.pause_state()
+    for load in loads:
+        load.stop()
     for load in careful:
         uses = load.end()
         assert excess(load.limit, uses) <= 0

@@ -102,7 +102,7 @@ def test_every_row_has_a_proof():
     ids=["spacing", "bucket", "window"],
 )
 def test_a_slot_that_a_killed_process_reserved_is_lost(crew, valkey, limit, step):
-    """Nobody is given it, neither at once nor when its time comes: the next one is a step later."""
+    """No caller is given it, neither at once nor when its time comes: the next slot is a step later."""
     worker = crew.start(
         valkey.url,
         f"""
@@ -178,7 +178,7 @@ def test_a_server_that_evicts(make_server, connect, caplog):
 
 
 def test_a_new_client_of_a_flushed_server(valkey, connect):
-    """It cannot miss what it never saw: at most twice the limit, until somebody asks who knew the ledger."""
+    """It cannot miss what it never saw: at most twice the limit, until a client that knew the ledger asks."""
     limit = Window(5, per=2, remote=False)
     knows, new = (Limiter(limit, name="new", engine=connect(f"{valkey.url}?lease=0.5")) for _ in range(2))
     assert all(knows.try_acquire() for _ in range(5))
@@ -195,7 +195,7 @@ def test_a_new_client_of_a_flushed_server(valkey, connect):
 
 
 def test_clients_on_the_far_side_of_a_partition(crew, valkey, make_proxy):
-    """They get no answer and use nothing; on this side all goes on, and nobody is quarantined when it is over."""
+    """They get no answer and use nothing. On this side all goes on, and no limiter is quarantined when it is over."""
     proxy = make_proxy(valkey)
     limit = Window(10, per=0.5, remote=Remote(resolution=0, max_transit=0.3))
     with Crew() as others:
@@ -213,7 +213,7 @@ def test_clients_on_the_far_side_of_a_partition(crew, valkey, make_proxy):
         proxy.heal()
         wait_until(lambda: len(crew.uses()) >= before + 10, "uses on the far side")
         for load in (far, near):
-            load.pause_state()
+            load.stop()
         uses = sorted(far.end() + near.end())
     assert excess(limit, uses) <= 0
     assert not far.quarantines + near.quarantines
@@ -242,7 +242,7 @@ def test_an_isolated_old_primary_grants_as_much_again(crew, make_server):
         begin = time.monotonic()
         wait_until(lambda: len([use for use in others.uses() if use > begin]) >= 40, "uses on the new side")
         for load in (old, new):
-            load.pause_state()
+            load.stop()
         sides = old.end(), new.end()
     assert all(excess(LIMIT, uses) <= 0 for uses in sides)
     assert 0 < excess(LIMIT, sorted(itertools.chain(*sides))) <= LIMIT.count
@@ -260,7 +260,7 @@ def test_an_isolated_old_primary_that_needs_a_replica_stops(make_server, connect
     for _ in range(5):
         with pytest.raises(EngineUnavailable, match="NOREPLICAS"):
             limiter.try_acquire()
-    held.complete()  # is not lost with an error, and nobody waits for it
+    held.complete()  # it raises no error, and no caller waits for it
     # Those on the other side wait for what the old one may have granted last, and go on alone.
     other = Limiter(LIMIT, name="isolated", engine=connect(f"{replica.url}?lease=0.5"))
     assert other.try_acquire().reason == "quarantine"

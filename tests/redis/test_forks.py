@@ -222,7 +222,7 @@ def test_ctrl_c_in_the_middle_of_a_question(valkey, name, monkeypatch):
     pool.take = take_once
     with pytest.raises(KeyboardInterrupt):
         limiter.acquire()
-    wait_until(lambda: watch.peek().in_flight == 0, "what nobody was given")
+    wait_until(lambda: watch.peek().in_flight == 0, "the grant that no caller got")
     limiter.acquire().complete()
 
 
@@ -271,7 +271,7 @@ def test_a_signal_at_any_moment_affects_no_other_caller(valkey, name):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a finalizer of redis-py
 def test_a_signal_at_every_moment_of_an_end(valkey, name):
-    """Its handler raises while an end is written: whoever writes next can, and all are heard of."""
+    """Its handler raises while a release is written: the next caller can write, and all releases arrive."""
     limit = Window(10_000, per=60, remote=Remote(max_transit=60))
     limiter = Limiter(limit, name=name, engine=valkey.url, engine_timeout=5)
     limiter.acquire().complete()
@@ -303,7 +303,7 @@ def test_a_signal_at_every_moment_of_an_end(valkey, name):
     wait_until(lambda: engine.worker.wake() or not posts.outstanding, "an answer to each")
 
 
-# Around a call a window would keep what was cancelled for its transit: nobody knows whether it was sent.
+# Around a call a window would keep what was cancelled for its transit: the call may have been sent.
 LIMITS = ("1 concurrent", "100/s burst 2", Window(50, per="100ms", remote=False))
 
 

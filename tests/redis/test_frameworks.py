@@ -73,7 +73,7 @@ class Program:
         assert holds(), f"it ended with {self.process.returncode} before {what}; it wrote:\n{self.log}"
 
     def end(self):
-        """SIGTERM, for which all three finish what they do; whoever is left after that is killed."""
+        """SIGTERM, on which all three finish what they do; a process that is left after that is killed."""
         self.process.terminate()
         try:
             self.process.wait(NEVER)
@@ -158,7 +158,7 @@ CELERY = ("--pool", "prefork", "--loglevel", "INFO", "--without-gossip", "--with
 
 @pytest.mark.parametrize("engine", ["good", "stopped for a while"])
 def test_celery(example, valkey, make_server, engine):
-    """Who is denied comes back, and so does who got no answer: no order is lost, and none is sent twice."""
+    """A job that is denied or gets no answer comes back: no order is lost, and none is sent twice."""
     server = make_server()
     changes = {"redis://db/1": f"{valkey.url[:-1]}1", "redis://db/0": server.url, "100/minute": "5 per 500ms"}
     shop = example("Celery", changes)
@@ -204,13 +204,13 @@ class Site:
         self.port = free_port()
         self._requests = app.folder / "requests"
         log = ("--access-logfile", str(self._requests), "--access-logformat", "%(p)s")
-        # Its control socket would lie in the home of whoever runs the tests.
+        # Its control socket would lie in the home directory of the user that runs the tests.
         self.program = app.run("--bind", f"{HOST}:{self.port}", "--no-control-socket", *log)
         self.program.wait_until(self._answers, "an answer")
 
     def _answers(self):
         with contextlib.suppress(ConnectionError):
-            return self.login("nobody")[0] == 200
+            return self.login("probe")[0] == 200
         return False
 
     def login(self, user):
@@ -234,7 +234,7 @@ class Site:
             return list(pool.map(login or self.login, users))
 
     def workers(self):
-        """The ids of those who have answered."""
+        """The ids of the workers that have answered."""
         return set(self._requests.read_text().split())
 
 

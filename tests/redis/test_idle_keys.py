@@ -21,27 +21,27 @@ pytestmark = pytest.mark.realtime
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
-    """An account that was seen twice without use is idle."""
+    """A ledger client that was seen twice without use is idle."""
     monkeypatch.setattr(registries, "IDLE", 0)
 
 
-def reduce_all(limiter):
-    """Until the hand has reduced all accounts."""
+def compact_all(limiter):
+    """Sweep until all ledger clients are compacted."""
     registry = limiter._shared.ledgers.registry
-    eventually(lambda: registry.sweep() or not registry.ledgers, "all accounts are reduced")
+    eventually(lambda: registry.sweep() or not registry.ledgers, "all ledger clients compacted")
 
 
 def test_an_idle_key_takes_little(valkey, name):
     limiter = Limiter("1000000/day aligned", name=name, engine=valkey.url)
     for number in range(200):
         limiter.acquire(f"warm{number}")
-    reduce_all(limiter)
+    compact_all(limiter)
     tracemalloc.start()
     try:
         for number in range(5000):
             limiter.acquire(f"key{number}")
         assert len(limiter._shared.ledgers.registry.ledgers) < 500
-        reduce_all(limiter)
+        compact_all(limiter)
         gc.collect()
         used = tracemalloc.get_traced_memory()[0]
     finally:
@@ -50,14 +50,14 @@ def test_an_idle_key_takes_little(valkey, name):
     assert used / 5000 < 600
 
 
-def test_accounts_are_freed_without_the_collector(valkey, name):
+def test_ledger_clients_are_freed_without_the_collector(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     gc.collect()
     gc.disable()
     try:
         for number in range(100):
             limiter.acquire(f"key{number}")
-        reduce_all(limiter)
+        compact_all(limiter)
         assert limiter._shared.ledgers.registry.everybody() == []
     finally:
         gc.enable()
@@ -91,7 +91,7 @@ def test_no_call_looks_at_many_and_all_are_found(valkey, name, monkeypatch):
     assert len(limiter._shared.ledgers.registry.ledgers) < 10
 
 
-def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
+def test_a_ledger_client_in_use_is_not_compacted(valkey, name, monkeypatch):
     monkeypatch.setattr(registries, "IDLE", 300_000_000)
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
@@ -103,10 +103,10 @@ def test_an_account_in_use_is_not_reduced(valkey, name, monkeypatch):
         registry.sweep()
         assert registry.ledgers["key",] is ledger
         time.sleep(0.01)
-    eventually(lambda: registry.sweep() or not registry.ledgers, "it is reduced")
+    eventually(lambda: registry.sweep() or not registry.ledgers, "its compact form")
 
 
-def test_an_account_that_was_just_looked_up_is_not_reduced(valkey, name):
+def test_a_ledger_client_that_was_just_looked_up_is_not_compacted(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key")
     registry = limiter._shared.ledgers.registry
@@ -119,7 +119,7 @@ def test_an_account_that_was_just_looked_up_is_not_reduced(valkey, name):
 
 
 @pytest.mark.parametrize("limit", ["5 concurrent", "2/300ms"])
-def test_an_account_with_holders_or_waiters_is_not_reduced(valkey, name, limit):
+def test_a_ledger_client_with_holders_or_waiters_is_not_compacted(valkey, name, limit):
     limiter = Limiter(limit, name=name, engine=valkey.url)
     registry = limiter._shared.ledgers.registry
     held = [limiter.acquire("key") for _ in range(2)]
@@ -127,7 +127,7 @@ def test_an_account_with_holders_or_waiters_is_not_reduced(valkey, name, limit):
     if not ledger.busy:
         waiter = threading.Thread(target=limiter.acquire, args=["key"])
         waiter.start()
-        eventually(lambda: ledger.busy, "somebody waits")
+        eventually(lambda: ledger.busy, "a waiter")
     for _ in range(10):
         registry.sweep()
     assert registry.ledgers["key",] is ledger
@@ -142,7 +142,7 @@ def test_an_expired_ledger_is_forgotten(valkey, name):
     limiter.acquire("short")
     limiter.acquire("long")
     limiter._shared.ledgers.registry.ledgers["short",].expires = limiter._shared._clock.now()
-    reduce_all(limiter)
+    compact_all(limiter)
     limiter._shared.ledgers.registry.sweep()
     assert (
         list(limiter._shared.ledgers.registry.compact)
@@ -153,21 +153,21 @@ def test_an_expired_ledger_is_forgotten(valkey, name):
     assert limiter.stats().keys == 1
 
 
-def test_a_key_is_on_the_shelf_once(valkey, name):
+def test_a_key_is_compacted_once(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     for expires in (None, 1, None, None):
         limiter.acquire("key")
         if expires is not None:
             limiter._shared.ledgers.registry.ledgers["key",].expires = expires
-        reduce_all(limiter)
+        compact_all(limiter)
         assert limiter._shared.ledgers.registry.compacted_keys == ([("key",)] if expires is None else [])
         assert limiter._shared.ledgers.registry.live_keys == []
 
 
-def test_a_ledger_that_was_lost_while_its_account_was_reduced_is_missed(valkey, name):
+def test_a_ledger_that_was_lost_while_its_client_was_compacted_is_missed(valkey, name):
     limiter = Limiter("2/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
-    reduce_all(limiter)
+    compact_all(limiter)
     valkey.client().flushall()
     assert limiter.try_acquire("key").reason == "quarantine"
 
@@ -178,60 +178,60 @@ def test_a_ledger_that_is_older_than_it_was_is_missed(valkey, name):
     assert limiter.try_acquire("key")
     before = client.dump(root)
     assert limiter.try_acquire("key")
-    reduce_all(limiter)
+    compact_all(limiter)
     client.restore(root, 60_000, before, replace=True)
     assert limiter.try_acquire("key").reason == "quarantine"
 
 
-def test_what_a_stray_has_heard_is_known(valkey, name):
-    """A thread may have got the account right before it was reduced, and ask from there."""
+def test_what_a_detached_client_has_heard_is_known(valkey, name):
+    """A thread may have got the ledger client right before it was compacted, and still send with it."""
     limiter = Limiter("5/min", name=name, engine=valkey.url)
     client, root = valkey.client(), f"headway:{{{name}:key}}"
     assert limiter.try_acquire("key")
-    stray = limiter._shared.ledgers.registry.ledgers["key",]
+    detached = limiter._shared.ledgers.registry.ledgers["key",]
     before = client.dump(root)
-    reduce_all(limiter)
-    thread_batcher(stray).send(Request(stray, NOTHING))
-    assert limiter._shared.ledgers.registry.ledgers["key",] is not stray
-    assert limiter._shared.ledgers.registry.ledgers["key",].seq == stray.seq
+    compact_all(limiter)
+    thread_batcher(detached).send(Request(detached, NOTHING))
+    assert limiter._shared.ledgers.registry.ledgers["key",] is not detached
+    assert limiter._shared.ledgers.registry.ledgers["key",].seq == detached.seq
     client.restore(root, 60_000, before, replace=True)
     assert limiter.try_acquire("key").reason == "quarantine"
 
 
-def test_a_lane_that_was_retired_uses_another_stream(valkey, name):
-    """The one that it had is its successor's; two that use one are told each other's answers."""
+def test_a_batcher_of_a_detached_client_uses_another_stream(valkey, name):
+    """Its stream now belongs to its successor. Two batchers that use one stream get each other's answers."""
     limiter = Limiter("5/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
-    stray = limiter._shared.ledgers.registry.ledgers["key",]
-    batcher = thread_batcher(stray)
+    detached = limiter._shared.ledgers.registry.ledgers["key",]
+    batcher = thread_batcher(detached)
     had = batcher.stream
-    reduce_all(limiter)
+    compact_all(limiter)
     assert limiter.try_acquire("key")
-    batcher.send(Request(stray, NOTHING))
+    batcher.send(Request(detached, NOTHING))
     assert thread_batcher(limiter._shared.ledgers.registry.ledgers["key",]).stream == had != batcher.stream
     assert limiter.try_acquire("key")
 
 
-def test_a_stray_goes_by_the_newest_limit(valkey, name):
+def test_a_detached_client_goes_by_the_newest_limit(valkey, name):
     limiter = Limiter("5/min", name=name, engine=valkey.url)
     assert limiter.try_acquire("key")
-    stray = limiter._shared.ledgers.registry.ledgers["key",]
-    reduce_all(limiter)
+    detached = limiter._shared.ledgers.registry.ledgers["key",]
+    compact_all(limiter)
     limiter.set_limit("9/min")
-    assert stray.rules == limiter._shared.ledgers.registry.rules
-    thread_batcher(stray).send(Request(stray, NOTHING))
+    assert detached.rules == limiter._shared.ledgers.registry.rules
+    thread_batcher(detached).send(Request(detached, NOTHING))
     assert limiter.peek("key").remaining == 8
 
 
 @pytest.mark.parametrize("end", ["complete", "cancel"])
-def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
+def test_a_permit_ends_although_its_ledger_client_was_compacted(valkey, name, end):
     limiter = Limiter("1/200ms" if end == "complete" else "1/min", name=name, engine=valkey.url, remote=True)
     limiter.acquire("other").cancel()  # the first end of a process is posted at once
     eventually(lambda: limiter._shared._engine.pools()[0].release_sender.wire, "it is posted")
     permit = limiter.acquire("key")
-    reduce_all(limiter)
+    compact_all(limiter)
     assert not limiter.try_acquire("key")
-    reduce_all(limiter)
+    compact_all(limiter)
     getattr(permit, end)()
     if end == "cancel":
         limiter.try_acquire("key").complete()  # with the very next question
@@ -242,7 +242,7 @@ def test_a_permit_ends_although_its_account_was_reduced(valkey, name, end):
 def test_a_release_for_a_ledger_that_began_anew_is_dropped(valkey, name):
     limiter = Limiter("1/min", name=name, engine=valkey.url, remote=True, max_quarantine=0.1)
     permit = limiter.acquire("key")
-    reduce_all(limiter)
+    compact_all(limiter)
     valkey.client().flushall()
     assert limiter.try_acquire("key").reason == "quarantine"
     other = eventually(lambda: limiter.try_acquire("key"), "a permit")
@@ -260,7 +260,7 @@ def test_a_ledger_meets_no_further_streams(valkey, name, how):
     def rounds():
         for _ in range(20):
             yield
-            reduce_all(limiter)
+            compact_all(limiter)
             assert not limiter._shared.ledgers.registry.ledgers
 
     async def in_tasks():
@@ -283,7 +283,7 @@ def test_the_streams_of_a_parent_are_not_its_childs(valkey, name):
     limiter = Limiter("1000000/day", name=name, engine=valkey.url)
     limiter.acquire("key").cancel()
     eventually(lambda: not limiter._shared._engine.deferred, "the end is posted")
-    reduce_all(limiter)
+    compact_all(limiter)
     registry, memory = limiter._shared.ledgers.registry, limiter._shared.ledgers.registry.compact["key",]
     assert memory[0][-16:-4] == limiter._shared._engine.process
     child = limiter._shared._engine.process[::-1]
@@ -302,12 +302,12 @@ def in_turns(first):
     return [f"key{(first + number) % 200}" for number in range(200)] * 5
 
 
-def test_the_limit_holds_while_accounts_are_reduced(valkey, name):
+def test_the_limit_holds_while_ledger_clients_are_compacted(valkey, name):
     """Hundreds of keys, used in turns by threads and tasks."""
     limiter = Limiter("12/day", name=name, engine=valkey.url)
     granted, stop = [], threading.Event()
 
-    def reduce():
+    def sweep():
         while not stop.wait(0.001):
             limiter._shared.ledgers.registry.sweep()
 
@@ -322,11 +322,11 @@ def test_the_limit_holds_while_accounts_are_reduced(valkey, name):
 
     threads = [threading.Thread(target=acquire, args=[first]) for first in (0, 70, 140)]
     threads.append(threading.Thread(target=lambda: asyncio.run(both())))
-    reducer = threading.Thread(target=reduce)
-    for thread in [*threads, reducer]:
+    sweeper = threading.Thread(target=sweep)
+    for thread in [*threads, sweeper]:
         thread.start()
     for thread in threads:
         thread.join()
     stop.set()
-    reducer.join()
+    sweeper.join()
     assert Counter(granted) == dict.fromkeys(in_turns(0), 12)

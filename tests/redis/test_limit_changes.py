@@ -1,4 +1,4 @@
-"""Limits that change while they are used: what was taken stays taken, and who came last governs."""
+"""Limits that change while they are used: what was taken stays taken, and the newest limit governs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class World:
             limiter.close()
         self.engine.close()
         # Or it might miss, in the next test's empty server, what was reserved in this one.
-        eventually(lambda: self.engine.worker._thread is None, "the end of the keeper")
+        eventually(lambda: self.engine.worker._thread is None, "the end of the background worker")
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def world(server):
 
 
 def send(client, packed):
-    """A command as it travels, said by somebody else; the server knows the scripts."""
+    """A command as it travels, sent by another client; the server knows the scripts."""
     for name in ("dump", "reconfigure"):
         client.script_load(plain_script(name).text)
     _, *parts = packed.split(b"\r\n$")
@@ -85,7 +85,7 @@ def most_in(grants, width):
 
 
 def hammer(world, limiters, seconds, dice):
-    """Everybody takes what there is, for a while: [(when, cost)]."""
+    """Every limiter takes what there is, for a while: [(when, cost)]."""
     grants, end = [], world.now + seconds
     while world.now < end:
         world.move(dice.choice((0.001, 0.02, 0.11)))
@@ -262,7 +262,7 @@ def test_an_older_version_goes_by_the_calendar_of_the_newer(world) -> None:
     new = world.limiter("12/day aligned")
     assert world.drain(new) == 2
     for _ in range(3):
-        # Whoever comes first on a new day begins it, and it is a day for everybody.
+        # The first command of a new day begins it, and it is a day for both limiters.
         world.move(86_400)
         assert world.drain(old) == 12
         world.move(3_600)
@@ -365,10 +365,10 @@ def test_a_waiter_in_the_queue_is_served_under_the_new_rule(server) -> None:
     held = limiter.acquire()
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(limiter.acquire, timeout=10) for _ in range(2)]
-        eventually(lambda: limiter.peek().waiting == 2, "two who stand")
+        eventually(lambda: limiter.peek().waiting == 2, "two waiters in the queue")
         limiter.set_limit("2 concurrent")
         assert limiter.peek().in_flight == 2
-        eventually(lambda: sum(one.done() for one in asked) == 1, "one who is served")
+        eventually(lambda: sum(one.done() for one in asked) == 1, "one waiter that is served")
         assert limiter.peek().waiting == 1
         held.complete()
         for one in asked:

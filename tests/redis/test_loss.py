@@ -152,7 +152,7 @@ def test_a_cap_bounds_the_quarantine_and_is_told(valkey, name, caplog):
 
 
 def test_after_a_cap_every_denial_says_that_it_is_in_doubt(valkey, name):
-    """To who has seen the loss, and to who comes new; until what was forgotten is harmless."""
+    """A limiter that has seen the loss and a new one both say so, until what was forgotten is harmless."""
     options = {"name": name, "engine": f"{valkey.url}?lease=0.1", "max_quarantine": 0.1, "remote": False}
     limiter = Limiter("2 per 4s", **options)
     assert limiter.try_acquire(cost=2)
@@ -200,7 +200,7 @@ def test_holders_that_live_keep_what_they_have_when_it_is_forgotten(valkey, name
     ids=["nothing", "snapshot", "everysec"],
 )
 def test_a_restart_that_may_have_forgotten_is_a_loss(crew, make_server, options):
-    """Whether or not its file has everything: nobody can know."""
+    """Whether or not its file has everything: no client can know."""
     limit = LIMITS["window"]
     server = make_server(**options)
     load = Load(crew, f"{server.url}?lease={LEASE}", limit).run()
@@ -323,7 +323,7 @@ def test_a_clock_that_is_set_under_load(valkey, name, kind, step, caplog):
 
 @pytest.mark.parametrize("on_loss", ["quarantine", "trust"])
 def test_a_client_that_never_saw_the_old_time_is_not_frozen_by_it(valkey, name, on_loss):
-    """All processes begin anew after a clock was set back: nobody remembers, but the ledger does."""
+    """All processes begin anew after a clock was set back: no process remembers the old time, but the ledger does."""
     before = Stepped(read_address(f"{valkey.url}?lease=0.2"))
     limiter = Limiter("20/s burst 1", name=name, engine=before)
     limiter.acquire()

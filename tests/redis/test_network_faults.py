@@ -1,8 +1,8 @@
 # mypy: disable-error-code="assignment, attr-defined, union-attr"
 """A wire that misbehaves: answers dropped after the server acted, connections cut, answers that are late.
 
-Every command is applied once. What is granted to nobody goes back: at once if its answer comes on the second try, soon
-after if it does not.
+Every command is applied once. A grant that no caller hears of goes back: at once if its answer comes on the second
+try, soon after if it does not.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ def test_a_grant_with_a_late_answer_is_given_back(proxy, name, do, limit):
     assert watch.peek().remaining == 9
     proxy.heal()
     limiter._shared._engine.worker.wake()
-    wait_until(lambda: watch.peek().remaining == 10, "the grant that nobody heard of")
+    wait_until(lambda: watch.peek().remaining == 10, "the grant that no caller heard of")
 
 
 def test_a_place_in_the_queue_with_a_late_answer_is_given_back(proxy, name, do):
@@ -213,7 +213,7 @@ def test_cuts_under_load_neither_lose_nor_mint(proxy, name):  # noqa: C901 - thr
 
 
 def test_waiters_are_called_although_messages_are_lost(proxy, name):
-    """The subscription is cut again and again: nobody is forgotten, nobody is served twice, all in order."""
+    """The subscription is cut again and again: no waiter is forgotten or served twice, and all are served in order."""
     limiter = Limiter("1 concurrent", name=name, engine=f"{proxy.url}?lease=1", engine_timeout=2)
     order = []
 
@@ -343,7 +343,8 @@ def test_a_refusal_that_is_lost_with_its_connection_does_not_lose_the_release(pr
     for posted, permit in enumerate(permits, 1):
         permit.cancel()
         wait_until(
-            lambda posted=posted: len(posts.unheard) == posted and posts.unheard[-1].written, "a letter"
+            lambda posted=posted: len(posts.unheard) == posted and posts.unheard[-1].written,
+            "a posted release",
         )
     time.sleep(0.2)  # the server has read all of them
     assert watch.peek().remaining == 8
@@ -433,7 +434,7 @@ def test_a_place_given_back_when_the_server_restarted_is_not_called(lasting, nam
 
     async def leave():
         task = asyncio.create_task(limiter.acquire_async())
-        await asyncio.to_thread(wait_until, lambda: limiter.peek().waiting, "one who waits")
+        await asyncio.to_thread(wait_until, lambda: limiter.peek().waiting, "one waiter")
         lasting.stop()
         task.cancel()
         await asyncio.sleep(0.1)
@@ -441,6 +442,6 @@ def test_a_place_given_back_when_the_server_restarted_is_not_called(lasting, nam
     asyncio.run(leave())
     lasting.kill()
     lasting.restart()
-    wait_until(lambda: not limiter.peek().waiting, "nobody who waits")
+    wait_until(lambda: not limiter.peek().waiting, "no waiter")
     permit.complete()
     limiter.acquire(timeout=NEVER).complete()

@@ -238,7 +238,9 @@ def test_waiters_in_the_queue_hear_of_an_outage(stopped, name, limit):
     stopped.cont()
     held.cancel()
     limiter.acquire(timeout=NEVER).cancel()
-    wait_until(lambda: limiter.peek().waiting == 0 and limiter.peek().in_flight == 0, "nobody left")
+    wait_until(
+        lambda: limiter.peek().waiting == 0 and limiter.peek().in_flight == 0, "no waiter and no permit out"
+    )
 
 
 def test_a_promised_slot_is_kept_through_a_short_outage(stopped, name):

@@ -36,7 +36,7 @@ def test_a_waiter_for_an_override_stands_in_its_queue(server, name):
 
 
 def test_a_spacing_of_a_key_has_an_allowance_of_its_own(server, name):
-    """Who may be late by 1 % of a long interval may not be late by as much of a short one."""
+    """A holder that may be late by 1 % of a long interval may not be late by as much in a short one."""
     limiter = Limiter("1 every 10s", name=name, engine=server.url, overrides={"vip": "1 every 500ms"})
     limit = limiter.peek("vip").limit
     assert isinstance(limit, Spacing)

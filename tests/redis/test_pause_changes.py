@@ -1,4 +1,4 @@
-"""A pause that is lifted or made longer while somebody sleeps until its end: nobody is left, no window is broken."""
+"""A pause that is lifted or made longer while callers sleep until its end: no caller is left, no window is broken."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ class Sleepers:
             self.threads.append(threading.Thread(target=self._go, args=(key,)))
             self.threads[-1].start()
         eventually(
-            lambda: len(self.limiter._shared.ledgers.registry.waiters) == before + number, "those who sleep"
+            lambda: len(self.limiter._shared.ledgers.registry.waiters) == before + number, "the sleepers"
         )
 
     def _go(self, key):
@@ -58,7 +58,7 @@ def make(valkey, name, connect):
 
 
 def test_a_pause_that_is_made_longer_gives_no_permit_twice(make):
-    """Who sleeps until its end takes a permit that counts from when it goes, not from when the first pause ended."""
+    """The permit of a sleeper counts from when the sleeper goes, not from when the first pause ended."""
     limiter = make(Window(3, per=1))
     sleepers = Sleepers(limiter)
     limiter.pause(0.4)
@@ -150,14 +150,14 @@ def test_a_longer_pause_of_all_holds_up_sleepers_until_its_end(make):
 
 
 def test_a_recalled_sleeper_that_is_cancelled_gives_its_slot_back(make):
-    """It would have gone back with the question that it does not ask."""
+    """The slot would have gone back with its next request, which is not sent."""
     limiter, other = make(Spacing(100)), make(Spacing(100))
 
     async def main():
         limiter.acquire()
         task = asyncio.create_task(limiter.acquire_async(timeout=500))
         ledger = limiter._shared.ledgers.registry.ledger((None,))
-        while not ledger.sleepers:  # noqa: ASYNC110 - nobody tells
+        while not ledger.sleepers:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
         [acquire] = ledger.sleepers
         ledger.recall(acquire)
@@ -170,20 +170,20 @@ def test_a_recalled_sleeper_that_is_cancelled_gives_its_slot_back(make):
 
 
 def test_a_sleeper_recalled_during_another_request_gives_its_slot_back_with_its_own(make):
-    """It waits until the lane is free; what it gives back must not wait any longer than that."""
+    """It waits until the batcher is free. The slot that it gives back must not wait any longer than that."""
     limiter = make(Spacing(2))
     limiter.acquire()
     sleepers = Sleepers(limiter)
     sleepers.send(1)
     ledger = limiter._shared.ledgers.registry.ledger((None,))
-    eventually(lambda: ledger.sleepers, "one who sleeps")
+    eventually(lambda: ledger.sleepers, "one sleeper")
     batcher = thread_batcher(ledger)
     with batcher.lock:
         [acquire] = ledger.sleepers
         ledger.recall(acquire)
-        eventually(lambda: batcher.queue, "one who asks anew")
-    batcher._call_next()  # as who gives the lock back does
-    eventually(lambda: acquire not in ledger.sleepers and ledger.sleepers, "one who sleeps again")
+        eventually(lambda: batcher.queue, "one request that is queued")
+    batcher._call_next()  # as the caller that gives the lock back does
+    eventually(lambda: acquire not in ledger.sleepers and ledger.sleepers, "one sleeper again")
     [again] = ledger.sleepers
     assert again.marks[0] == acquire.marks[0]
     sleepers.join()

@@ -1,4 +1,4 @@
-"""The list of those who wait: it goes when nobody is left, and what it had before is nobody's."""
+"""The list of waiters: it goes when no waiter is left, and what an old list had belongs to no waiter."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ def test_it_expires_also_if_its_ledger_was_prolonged_before(limiter, server, nam
     thread = threading.Thread(target=lambda: limiter.acquire(timeout=30).complete())
     thread.start()
     client = server.client()
-    eventually(lambda: client.exists(f"headway:{{{name}}}:q"), "somebody who waits")
+    eventually(lambda: client.exists(f"headway:{{{name}}}:q"), "a waiter")
     for part in "qwh":
         assert client.pttl(f"headway:{{{name}}}:{part}") >= client.pttl(f"headway:{{{name}}}") - 1000
     held.complete()
@@ -52,7 +52,7 @@ def test_a_waiter_does_not_stand_behind_entries_of_an_expired_ledger(limiter, se
 
     thread = threading.Thread(target=wait)
     thread.start()
-    eventually(lambda: limiter.peek().waiting == 1, "the one who waits")
+    eventually(lambda: limiter.peek().waiting == 1, "one waiter")
     assert client.zcard(f"headway:{{{name}}}:q") == 1
     assert client.hlen(f"headway:{{{name}}}:w") == 1
     held.complete()

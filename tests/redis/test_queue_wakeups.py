@@ -1,5 +1,5 @@
 # mypy: disable-error-code="attr-defined, union-attr"
-"""Those who stand in the queue are called in time, also when all is quiet and when messages overtake answers."""
+"""Waiters in the queue are woken in time, also when no other command comes and when messages overtake answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.engines.redis.script.protocol import WAIT
 from waiting import SOON as SOON_ENOUGH
 
 LEASE = 300
-"""Seconds: a third of it is how long whoever is not called would be left."""
+"""Seconds: a waiter that is not woken would be left for a third of it."""
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def engines(valkey):
 
 
 @pytest.mark.realtime
-def test_who_waits_for_several_limits_is_not_left_when_nobody_else_comes(engines, name):
-    """When it came, somebody was out, for nobody knew how long. Then it only waits for a window, and all is quiet."""
+def test_a_waiter_for_several_limits_is_not_left_when_no_other_command_comes(engines, name):
+    """When it comes, a permit is out for an unknown time. Then it waits for a window only, and no command comes."""
     limiter = Limiter("1 concurrent; 1 per 300ms", name=name, engine=engines())
     held = limiter.acquire()
     granted = []
@@ -52,7 +52,7 @@ def test_who_waits_for_several_limits_is_not_left_when_nobody_else_comes(engines
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
-    eventually(lambda: limiter.peek().waiting == 3, "three who stand")
+    eventually(lambda: limiter.peek().waiting == 3, "three waiters in the queue")
     begin = time.monotonic()
     held.complete()
     for thread in threads:
@@ -64,12 +64,12 @@ def test_who_waits_for_several_limits_is_not_left_when_nobody_else_comes(engines
 @pytest.mark.realtime
 @pytest.mark.parametrize("limit", ["1 concurrent; 1 per 300ms", "1 concurrent"])
 def test_a_message_that_overtakes_the_answer_is_not_lost(engines, valkey, name, limit):
-    """That its turn has come, or that it comes sooner, may be heard before the answer that it has to wait at all."""
+    """The message that a waiter's turn has come may be heard before the answer that it has to wait at all."""
     holder = Limiter(limit, name=name, engine=engines())
     engine = engines()
     waiter = Limiter(limit, name=name, engine=engine)
     engine.worker.listen()
-    eventually(lambda: valkey.client().pubsub_numsub(engine.wake)[0][1] == 1, "an ear")
+    eventually(lambda: valkey.client().pubsub_numsub(engine.wake)[0][1] == 1, "a subscription")
     held = holder.acquire()
     stand = engine.wait_for
 
@@ -85,7 +85,7 @@ def test_a_message_that_overtakes_the_answer_is_not_lost(engines, valkey, name, 
     assert not engine._early
 
 
-LAST_WORDS = """
+RELEASE_AND_EXIT = """
 begun = []
 signal.signal(signal.SIGUSR1, lambda *_: begun.append(True))
 permit = make("1 concurrent", engine_timeout=5).acquire()
@@ -97,10 +97,10 @@ os._exit(0)
 
 
 @pytest.mark.realtime
-def test_the_last_words_of_a_process_may_be_late(crew, valkey, make_proxy):
-    """As a child that is forked for each job says them: nobody is left who could say them again."""
+def test_a_release_that_a_process_sends_as_it_ends_may_arrive_late(crew, valkey, make_proxy):
+    """As from a child that is forked for each job: no process is left that could send it again."""
     proxy = make_proxy(valkey)
-    worker = crew.start(f"{proxy.url}?lease={LEASE}", LAST_WORDS)
+    worker = crew.start(f"{proxy.url}?lease={LEASE}", RELEASE_AND_EXIT)
     assert worker.hear() == "has it"
     proxy.delay(requests=0.2)
     worker.process.send_signal(signal.SIGUSR1)
@@ -110,8 +110,8 @@ def test_the_last_words_of_a_process_may_be_late(crew, valkey, make_proxy):
 
 
 @pytest.mark.realtime
-def test_an_end_that_was_refused_is_said_again_soon(engines, valkey, make_proxy, name):
-    """One that arrives too late to serve the queue is refused, and nobody waits for the answer: the keeper reads it."""
+def test_a_release_that_was_refused_is_sent_again_soon(engines, valkey, make_proxy, name):
+    """A release that is too late to serve the queue is refused. The background worker reads the answer."""
     proxy = make_proxy(valkey)
     holder = Limiter("1 concurrent", name=name, engine=engines(proxy), engine_timeout=5)
     waiter = Limiter("1 concurrent", name=name, engine=engines())
@@ -120,9 +120,9 @@ def test_an_end_that_was_refused_is_said_again_soon(engines, valkey, make_proxy,
     got = []
     thread = threading.Thread(target=lambda: got.append(waiter.acquire(timeout=LEASE / 2)))
     thread.start()
-    # Who knows that somebody stands posts its end at once.
-    eventually(lambda: holder.peek().waiting == 1, "one who stands")
-    eventually(lambda: holder._shared._engine.worker._drowsy, "a keeper that sleeps")
+    # A holder that knows of a waiter posts its release at once.
+    eventually(lambda: holder.peek().waiting == 1, "one waiter in the queue")
+    eventually(lambda: holder._shared._engine.worker._drowsy, "a background worker that sleeps")
     proxy.delay(requests=0.2)
     begin = time.monotonic()
     held.complete()
@@ -142,7 +142,7 @@ def test_what_was_granted_before_it_was_asked_for_expires_as_much_sooner(engines
     got = []
     thread = threading.Thread(target=lambda: got.append(waiter.acquire(timeout=LEASE / 2)))
     thread.start()
-    eventually(lambda: valkey.client().pubsub_numsub(engine.wake)[0][1] == 1, "an ear")
+    eventually(lambda: valkey.client().pubsub_numsub(engine.wake)[0][1] == 1, "a subscription")
     time.sleep(0.2)  # it asks once when it can hear
     held.complete()
     eventually(lambda: holder.peek().waiting == 0, "the grant")
@@ -168,8 +168,8 @@ def calls_while_nothing_happens(valkey, seconds=0.5):
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("limit", ["2 concurrent", {"slots": "2 concurrent", "rest": "100/s"}])
-def test_who_stands_behind_one_that_needs_more_does_not_ask_all_the_time(engines, valkey, name, limit):
-    """What it needs is there, and not for it: it waits for the one before, and asks when that one may be served."""
+def test_a_waiter_behind_one_that_needs_more_does_not_poll_all_the_time(engines, valkey, name, limit):
+    """What it needs is there, but not for it: it waits for the one before it, and polls when that may be served."""
     limiters = [Limiter(limit, name=name, engine=engines()) for _ in range(2)]
 
     def some(number):
@@ -184,7 +184,9 @@ def test_who_stands_behind_one_that_needs_more_does_not_ask_all_the_time(engines
     threads = [threading.Thread(target=work, args=(limiters[2 - number], number)) for number in (2, 1)]
     for standing, thread in enumerate(threads, 1):
         thread.start()
-        eventually(lambda standing=standing: limiters[0].peek().waiting == standing, "one more who stands")
+        eventually(
+            lambda standing=standing: limiters[0].peek().waiting == standing, "one more waiter in the queue"
+        )
     time.sleep(0.1)
     assert calls_while_nothing_happens(valkey) < 10
     begin = time.monotonic()
@@ -196,22 +198,22 @@ def test_who_stands_behind_one_that_needs_more_does_not_ask_all_the_time(engines
 
 
 @pytest.mark.realtime
-def test_who_waits_for_a_reservation_does_not_ask_all_the_time(engines, valkey, name):
-    """Of several metrics it needs the one alone that promises times, and all that may be promised are."""
+def test_a_waiter_for_a_reservation_does_not_poll_all_the_time(engines, valkey, name):
+    """It needs only the metric that promises times, and all slots that may be promised are."""
     limiter = Limiter({"pace": Spacing(1.5, max_reserved=0), "rest": "100/s"}, name=name, engine=engines())
     limiter.acquire(cost={"rest": 0})
     begin = time.monotonic()
     thread = threading.Thread(target=lambda: limiter.acquire(cost={"rest": 0}, timeout=LEASE / 2))
     thread.start()
-    eventually(lambda: limiter.peek().waiting, "somebody who stands")
+    eventually(lambda: limiter.peek().waiting, "a waiter in the queue")
     time.sleep(0.1)
     assert calls_while_nothing_happens(valkey) < 10
     thread.join(LEASE)
     assert time.monotonic() - begin < SOON_ENOUGH
 
 
-def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(engines, name):
-    """The keeper looks for ends every millisecond, and for the rest every 20: also if it rests after this one."""
+def test_a_visit_that_is_due_while_releases_travel_is_not_left_for_the_next_round(engines, name):
+    """The worker looks for releases every millisecond, and for all else every 20, also in its last hasty round."""
     engine = engines()
     limiter = Limiter("1 concurrent", name=name, engine=engine)
     permit = limiter.acquire()
@@ -219,7 +221,7 @@ def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(eng
     worker = engine.worker
     worker.stopped = True
     worker.wake()
-    eventually(lambda: worker._thread is None, "the end of the keeper's thread")
+    eventually(lambda: worker._thread is None, "the end of the worker's thread")
     worker.stopped = False
     visits = []
 
@@ -230,7 +232,7 @@ def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(eng
     worker.visit = visit
 
     class Rounds:
-        """In the place of the event that ends the waits: in the last round of haste, somebody is asked after."""
+        """In the place of the event that ends the waits: in the last hasty round, a visit becomes due."""
 
         hasty = 0
 
@@ -261,21 +263,21 @@ def test_who_is_asked_after_while_ends_travel_is_not_left_for_the_next_round(eng
 
 
 @pytest.mark.parametrize("moment", ["looked", "concludes"])
-def test_who_holds_from_the_moment_on_at_which_the_keeper_looks_is_looked_after(engines, name, moment):
-    """The keeper leaves out accounts in which nobody waits or holds; who comes then found that it was looked after."""
+def test_a_holder_that_comes_while_the_worker_looks_is_tracked(engines, name, moment):
+    """The worker drops ledgers without waiters and holders; a caller may come right then, to a tracked ledger."""
     engine = engines()
     limiter = Limiter("1 concurrent", name=name, engine=engine)
     limiter.acquire().complete()
     [ledger] = limiter._shared.ledgers.registry.ledgers.values()
-    eventually(lambda: not ledger.busy and not engine.deferred, "an account at rest")
+    eventually(lambda: not ledger.busy and not engine.deferred, "a ledger at rest")
     held: list[Any] = []
 
     def come(now):
         if now == moment and not held and threading.current_thread() is engine.worker._thread:
             held.append(limiter.acquire())
 
-    class Accounts(set):  # type: ignore[type-arg]
-        """In the place of the keeper's own: somebody comes when it has looked, or while it draws its conclusion."""
+    class Ledgers(set):  # type: ignore[type-arg]
+        """In the place of the worker's own: a holder comes when the worker has looked, or while it concludes."""
 
         def __iter__(self):
             yield from list(set.__iter__(self))
@@ -285,15 +287,15 @@ def test_who_holds_from_the_moment_on_at_which_the_keeper_looks_is_looked_after(
             come("concludes")
             set.discard(self, ledger)
 
-    engine.worker.ledgers = Accounts([ledger])
+    engine.worker.ledgers = Ledgers([ledger])
     engine.worker.wake()
     eventually(lambda: held, "a holder")
-    eventually(lambda: ledger in engine.worker.ledgers, "somebody who looks after it")
+    eventually(lambda: ledger in engine.worker.ledgers, "a worker that tracks it")
     held[0].complete()
 
 
-def test_who_stands_in_a_new_ledger_is_not_forgotten_with_those_of_the_old_one(engines, name):
-    """Two lanes hear of it at the same time, and one of them has stood there since."""
+def test_a_waiter_of_a_new_ledger_is_not_forgotten_with_those_of_the_old_one(engines, name):
+    """Two batchers hear of the loss at the same time, and a waiter of one of them stands in the new queue by then."""
     limiter = Limiter("1 concurrent", name=name, engine=engines())
     ledger = limiter._shared.ledgers.registry.ledger((None,))
     old, new = Acquire(ledger, (1,), WAIT), Acquire(ledger, (1,), WAIT)
@@ -309,13 +311,13 @@ def test_who_stands_in_a_new_ledger_is_not_forgotten_with_those_of_the_old_one(e
 
 
 class Waker:
-    def __init__(self, ring):
-        self.wake = ring
+    def __init__(self, wake):
+        self.wake = wake
 
 
 @pytest.mark.realtime
-def test_who_may_not_listen_asks_instead_and_keeps_its_connections(valkey, name):
-    """That the subscription is refused is an answer: there is nothing wrong with the connections of those who ask."""
+def test_a_user_that_may_not_subscribe_polls_instead_and_keeps_its_connections(valkey, name):
+    """A refused subscription is an answer: nothing is wrong with the connections that send commands."""
     admin = valkey.client()
     admin.execute_command("ACL SETUSER mute on >secret ~* +@all resetchannels")
     engine = Engine(read_address(f"redis://mute:secret@{valkey.url.partition('://')[2]}?lease=1.5"))
@@ -325,7 +327,7 @@ def test_who_may_not_listen_asks_instead_and_keeps_its_connections(valkey, name)
         got = []
         thread = threading.Thread(target=lambda: got.append(limiter.acquire(timeout=LEASE)))
         thread.start()
-        eventually(lambda: limiter.peek().waiting == 1, "one who stands")
+        eventually(lambda: limiter.peek().waiting == 1, "one waiter in the queue")
         before = admin.info("stats")["total_connections_received"]
         time.sleep(1.5)
         assert admin.info("stats")["total_connections_received"] - before <= 3

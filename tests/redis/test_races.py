@@ -23,7 +23,7 @@ pytestmark = pytest.mark.realtime
 HELD = Window(100_000, per=60, remote=Remote(resolution=0, max_transit=60))
 
 
-def account_of(limiter):
+def ledger_of(limiter):
     return limiter._shared.ledgers.registry.ledger((None,))
 
 
@@ -39,20 +39,20 @@ def within(seconds, call):
 
 
 def test_a_wait_that_begins_while_the_listener_ends_is_served(valkey, connect):
-    """It has found that nobody waits."""
+    """The listener has found that no caller waits."""
     worker = connect(valkey.url).worker
     listener = worker._listener = threading.current_thread()
     came: list[bool] = []
 
-    def anybody():
+    def has_waiters():
         if not came:
             came.append(True)
-            # As `listen` does: it looks, and the other has not said yet that it ends.
+            # As `listen` does: it looks, and the listener has not said yet that it ends.
             came.append(worker._listener is None)
             return False
         return True
 
-    worker._anybody = anybody
+    worker._anybody = has_waiters
     assert worker._nobody_listens()
     assert came[1]
     worker._listener = listener
@@ -150,20 +150,20 @@ def test_the_collector_may_end_one_permit_while_another_is_ended(valkey, name):
     permit.abandon()
 
 
-# -- letters and doubts ----------------------------------------------------------------------------------
+# -- releases and unknown outcomes ---------------------------------------------------------------------------------
 
 
 def test_an_end_does_not_wait_for_a_server_that_does_not_read(make_server, name):
-    """Its socket is full. A unix socket takes a letter whole, or not at all."""
+    """Its socket is full. A unix socket takes a release whole, or not at all."""
     server = make_server(unix=True)
     limiter = Limiter(HELD, name=name, engine=f"{server.url}?lease=300", engine_timeout=NEVER)
     permits = [limiter.acquire() for _ in range(3000)]
     permits.pop().complete()
-    time.sleep(1.5)  # the keeper sleeps by now
+    time.sleep(1.5)  # the background worker sleeps by now
     server.stop()
     longest = 0.0
     for permit in permits:
-        account_of(limiter).waiting = 1.0  # somebody waits for it, so that it is posted at once
+        ledger_of(limiter).waiting = 1.0  # a caller waits for it, so that it is posted at once
         began = time.monotonic()
         permit.complete()
         longest = max(longest, time.monotonic() - began)
@@ -173,7 +173,7 @@ def test_an_end_does_not_wait_for_a_server_that_does_not_read(make_server, name)
 
 
 def test_an_end_on_a_connection_that_has_ended_is_soon_said_again(valkey, make_proxy, name):
-    """Long before the keeper visits anybody."""
+    """Long before the background worker visits the ledger."""
     proxy = make_proxy(valkey)
     limiter = Limiter(HELD, name=name, engine=f"{proxy.url}?lease=300", engine_timeout=2)
     watch = Limiter(HELD, name=name, engine=valkey.url, engine_timeout=2)
@@ -182,7 +182,7 @@ def test_an_end_on_a_connection_that_has_ended_is_soon_said_again(valkey, make_p
     async def main():
         for _ in range(2):
             (await limiter.acquire_async()).complete()
-            await asyncio.sleep(1.5)  # the keeper sleeps by now
+            await asyncio.sleep(1.5)  # the background worker sleeps by now
         permit = await limiter.acquire_async()
         posts.wire.socket.shutdown(1)  # it was cut, and the first to write does not notice
 
@@ -206,11 +206,11 @@ def test_a_grant_with_a_lost_answer_is_soon_given_back(valkey, make_proxy, name)
     limiter = Limiter(HELD, name=name, engine=f"{proxy.url}?lease=300", engine_timeout=0.3)
     watch = Limiter(HELD, name=name, engine=valkey.url, engine_timeout=2)
     limiter.acquire().complete()
-    time.sleep(1.5)  # the keeper sleeps by now
+    time.sleep(1.5)  # the background worker sleeps by now
     proxy.drop_answers(1, only=b"EVALSHA", cut=False)
     with pytest.raises(EngineUnavailable):
         limiter.acquire()
-    wait_until(lambda: watch.peek().in_flight == 0, "what nobody was given")
+    wait_until(lambda: watch.peek().in_flight == 0, "the grant that no caller got")
 
 
 @pytest.mark.parametrize("how", ["complete", "cancel", "drop"])
@@ -221,7 +221,7 @@ def test_a_reservation_without_a_waiter_is_forgotten(valkey, name, how):
         permit = limiter.reserve()
         if how != "drop":
             getattr(permit, how)()
-    wait_until(lambda: not account_of(limiter).busy, "nobody who sleeps")
+    wait_until(lambda: not ledger_of(limiter).busy, "no sleeper")
 
 
 # -- time-outs -------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_a_server_that_has_to_be_started_takes_its_own_time(tmp_path, connect, n
 def test_ends_wait_while_it_is_found_out_which_ledger_it_is(valkey, name):
     """A ledger that is trusted after a failover may be the same: what ended meanwhile ends there."""
     limiter = Limiter("10 concurrent", name=name, engine=valkey.url)
-    ledger = account_of(limiter)
+    ledger = ledger_of(limiter)
     permit = limiter.acquire()
     epoch, ledger.epoch = ledger.epoch, b""
     ledger.ends.append(Release(permit._decision, Outcome.ABANDON))

@@ -44,7 +44,7 @@ def both_raise(engine, error, match):
     assert SECRET not in repr(limiter) + repr(engine)
 
 
-# -- nobody there ----------------------------------------------------------------------------------------
+# -- no server there -------------------------------------------------------------------------------------
 
 
 def test_nothing_listens(connect, caplog):

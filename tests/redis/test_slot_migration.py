@@ -48,7 +48,7 @@ class Move:
         return sorted(self.source.execute_command("CLUSTER GETKEYSINSLOT", self.slot, 100))
 
     def send(self, *keys):
-        """As a reshard does it: without REPLACE, so that it fails if somebody has made the key there."""
+        """As a reshard does it: without REPLACE, so that it fails if a command has made the key there."""
         self.source.execute_command("MIGRATE", HOST, self.new.port, "", 0, 5000, "KEYS", *keys)
 
     def finish(self):
@@ -117,7 +117,7 @@ class Crowd:
     def goes_on(self):
         before = dict(self.uses)
         eventually(
-            lambda: self.troubles or all(self.uses[who] > before[who] + 3 for who in before),
+            lambda: self.troubles or all(self.uses[caller] > before[caller] + 3 for caller in before),
             "calls that go on",
         )
 

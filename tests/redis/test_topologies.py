@@ -114,7 +114,7 @@ def test_a_service_that_no_sentinel_knows(make_sentinels, connect):
 @pytest.mark.realtime
 @pytest.mark.slow
 def test_a_stopped_primary_is_left(make_sentinels, connect):
-    """It does not end its connections: whoever asks it or listens to it has to notice that it is silent."""
+    """It does not end its connections: clients that send or listen to it have to notice that it is silent."""
     sentinels = make_sentinels()
     engine = connect(short_lease(sentinels.url, 1), 0.3)
     check_wake(engine)
@@ -125,7 +125,7 @@ def test_a_stopped_primary_is_left(make_sentinels, connect):
     )
     limiter = Limiter("5/s", name="x", engine=engine, engine_timeout=0.3)
     with contextlib.suppress(EngineUnavailable):
-        limiter.acquire()  # nobody had noticed yet
+        limiter.acquire()  # the engine had not noticed yet
     limiter.acquire()
     asyncio.run(limiter.acquire_async())
     check_wake(engine)
@@ -133,9 +133,9 @@ def test_a_stopped_primary_is_left(make_sentinels, connect):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["thread", "task", "letter"])
+@pytest.mark.parametrize("kind", ["thread", "task", "release"])
 def test_a_primary_that_became_a_replica(make_sentinels, connect, kind):
-    """Nobody ended the connections: the next command is refused, and goes to the new primary."""
+    """The connections were not ended: the next command is refused, and goes to the new primary."""
     sentinels = make_sentinels()
     old, new = sentinels.primary(), sentinels.replicas()[0]
     sentinels.sentinel.stop()  # its CLIENT KILL would end them
@@ -161,11 +161,11 @@ def test_a_primary_that_became_a_replica(make_sentinels, connect, kind):
         limiter.acquire(timeout=NEVER)
     else:
         held.acquire().complete()
-        eventually(lambda: not engine.pools()[0].release_sender.outstanding, "the letter's answer")
+        eventually(lambda: not engine.pools()[0].release_sender.outstanding, "the answer to the release")
         permit = held.acquire()
         change()
         permit.complete()
-        eventually(lambda: not engine.pools()[0].release_sender.outstanding, "the letter's answer")
+        eventually(lambda: not engine.pools()[0].release_sender.outstanding, "the answer to the release")
         held.acquire(timeout=NEVER).complete()
     assert new.client().dbsize()
 
@@ -223,7 +223,7 @@ def test_a_failover_is_followed(make_sentinels, connect, kill):
 @pytest.mark.parametrize("topology", ["valkey", "cluster"])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_has_connections_of_its_own(request, topology, connect):
-    """Its parent's subscription and letters go on, and it hears its own calls."""
+    """Its parent's subscription and releases go on, and the child hears its own messages."""
     engine = connect(short_lease(request.getfixturevalue(topology).url))
     check_wake(engine)
     child = os.fork()

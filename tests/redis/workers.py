@@ -4,7 +4,7 @@
 A worker is a short script in a process of its own. It gets `make(limit, **options)`, which makes the limiter that all
 of a crew share; `use()`, which writes down the time of a use; and `say(...)`, a line for the test to read. The time is
 that of CLOCK_MONOTONIC, which is one clock for all processes of a machine, and has nothing to do with the clocks that
-the limiter goes by: so the audit believes nobody. `use(permit)` also writes down before when it cannot have been
+the limiter goes by: so the audit trusts no client. `use(permit)` also writes down before when it cannot have been
 granted: what counts at the grant is used a moment later, and how long that is depends on how busy the machine is.
 """
 
@@ -40,7 +40,7 @@ def age_of(permit):
 
 
 def spent(permit):
-    """Now; or when a permit could be spent last, if that was before: whoever got it may have been held up since."""
+    """Now; or when a permit could be spent last, if that was before: its holder may have been held up since."""
     acquire = permit._decision
     return time.monotonic() - max(0, acquire.ledger.registry.clock.now() - acquire.expires) / 1e9
 

@@ -252,7 +252,7 @@ def test_a_bare_permit_has_nothing_to_end_and_a_bracket_that_is_dropped_is_aband
 
 
 def test_a_permit_that_was_entered_is_not_handed_out_again_as_held():
-    """Permits are used again when nobody has them: a bare one is bare, whatever became of it before."""
+    """A permit object is used again when no caller has it: a bare one is bare, whatever became of it before."""
     clock = ManualClock()
     limiter = Limiter("1000/s", clock=clock)
     for _ in range(10):

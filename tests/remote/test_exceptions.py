@@ -23,7 +23,7 @@ import requests
 from headway import Limiter
 from headway.outcome import Outcome, outcome_of
 
-PATIENCE = 0.2  # seconds, for the call that nobody answers
+PATIENCE = 0.2  # seconds, for the call that gets no answer
 
 ANSWERS = {
     "/ok": ("200 OK", '{"a": 1}'),
@@ -91,7 +91,7 @@ def no_proxy(monkeypatch):
 
 @pytest.fixture
 def refused_port():
-    """A port that is taken and does not listen, so that nobody else can come to listen there meanwhile."""
+    """A port that is taken and does not listen, so that no other process can listen there meanwhile."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

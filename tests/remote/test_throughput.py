@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:answers take:RuntimeWarning")
 
 
 def fates():
-    """Whether a call fails: one of every ten, and nobody knows which."""
+    """Whether a call fails: one of every ten does, chosen by chance."""
     chance = random.Random(1)
     while True:
         bad = chance.randrange(round(1 / SHARE))

@@ -76,7 +76,7 @@ def test_an_hour_alone_takes_no_time():
 
 
 def sleepers_trace():
-    """Three threads that sleep in steps; who woke when."""
+    """Three threads that sleep in steps: when each of them woke."""
     clock, trace = ManualClock(), []
 
     def sleeper(name, step):
@@ -137,23 +137,23 @@ def test_threads_with_autojump_wake_in_order():
         assert [moment for moment, _ in trace] == sorted(moment for moment, _ in trace)
 
 
-def test_park_until_a_time_and_until_the_bell():
+def test_park_until_a_time_and_until_a_wake_up():
     clock = ManualClock(autojump=True)
     waker = threading.Lock()
     waker.acquire()
     clock.park(waker, 1_000_000_001)
     assert clock.now() == 1_000_000_001
-    assert waker.locked()  # only who rings releases it
+    assert waker.locked()  # only a wake-up releases it
     clock.park(waker, 5)  # past: returns at once
     waker.release()
-    clock.park(waker, None)  # rung before: returns at once, with the bell taken
+    clock.park(waker, None)  # woken before: returns at once, and takes the wake-up
     assert waker.locked()
     assert clock.now() == 1_000_000_001
     assert clock.sleepers == 0
 
 
-def test_a_rung_bell_stops_time():
-    """A thread that was rung is awake, even if it has not noticed: time does not jump to its deadline."""
+def test_a_wake_up_stops_time():
+    """A thread that was woken is awake, even if it has not noticed: time does not jump to its deadline."""
     clock, seen = ManualClock(autojump=True), []
     waker = threading.Lock()
     waker.acquire()
@@ -162,12 +162,12 @@ def test_a_rung_bell_stops_time():
         clock.park(waker, 100 * SECOND)
         seen.append(clock.now())
 
-    def ringer():
+    def wake():
         clock.sleep(1)
         waker.release()
         clock.sleep(1000)
 
-    join(in_threads(parked, ringer))
+    join(in_threads(parked, wake))
     assert seen == [SECOND]
     assert clock.now() == 1001 * SECOND
 

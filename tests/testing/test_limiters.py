@@ -1,4 +1,4 @@
-"""Real limiters on virtual time: who got what when."""
+"""Real limiters on virtual time: when each permit was granted."""
 
 import asyncio
 import threading

@@ -111,7 +111,7 @@ def test_far_away_the_nanosecond_is_still_exact():
         assert clock.now() - start == SECOND + 1
         loop = asyncio.get_running_loop()
         when = loop.time() + 0.25
-        while loop.time() < when:  # noqa: ASYNC110  # who waits in steps gets there
+        while loop.time() < when:  # noqa: ASYNC110  # a wait in steps gets there
             await asyncio.sleep(when - loop.time())
 
     run(main(), clock=clock)
@@ -175,11 +175,11 @@ def test_park_async():
 
 
 def test_deadlock_is_told():
-    async def wait_for_nobody():
+    async def wait_for_ever():
         await asyncio.Event().wait()
 
-    with pytest.raises(Deadlock, match=r"time cannot bring: .*wait_for_nobody"):
-        run(wait_for_nobody())
+    with pytest.raises(Deadlock, match=r"time cannot bring: .*wait_for_ever"):
+        run(wait_for_ever())
     with pytest.raises(Deadlock):
         run(asyncio.sleep(math.inf))
 

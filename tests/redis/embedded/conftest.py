@@ -1,4 +1,4 @@
-"""A directory for an embedded server, and those who use it; all of them are gone when the test is over."""
+"""A directory for an embedded server, and the processes that use it; all of them are gone when the test is over."""
 
 import contextlib
 import os
@@ -45,8 +45,8 @@ def user(home):
 
 
 @pytest.fixture
-def tenancy(home):
-    """One in this process."""
-    tenancy = SharedServer(str(home))
-    yield tenancy
-    tenancy.close()
+def shared(home):
+    """A user of the directory in this process."""
+    shared = SharedServer(str(home))
+    yield shared
+    shared.close()

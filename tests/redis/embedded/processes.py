@@ -1,6 +1,6 @@
-"""Who lives in the directory of an embedded server: processes that use it, and the server and guard that serve them.
+"""The processes of an embedded server's directory: those that use it, and the server and guard that serve them.
 
-It is read from /proc (their working directory is DIR), not from what the code under test says.
+They are read from /proc (their working directory is DIR), not from what the code under test says.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from headway.engines.redis.embedded.server import SharedServer
 
-tenancy = SharedServer(sys.argv[1])
-client = redis.Redis(unix_socket_path=tenancy.socket_path, retry=Retry(NoBackoff(), 0))
+shared = SharedServer(sys.argv[1])
+client = redis.Redis(unix_socket_path=shared.socket_path, retry=Retry(NoBackoff(), 0))
 
 def enter():
-    tenancy.open()
+    shared.open()
     return client.info("server")["run_id"]
 
 def on_unreachable():
-    return tenancy.on_unreachable() and client.info("server")["run_id"]
+    return shared.on_unreachable() and client.info("server")["run_id"]
 
 def hammer(key):
     "INCR until the server is gone: how many were acknowledged."
@@ -94,7 +94,7 @@ def runs(pid):
 
 
 def deserted(home, within=NEVER):
-    eventually(lambda: not inhabitants(home), f"nobody in {home}", within=within)
+    eventually(lambda: not inhabitants(home), f"no process in {home}", within=within)
     return True
 
 

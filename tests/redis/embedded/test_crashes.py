@@ -42,9 +42,9 @@ def test_every_user_is_killed_and_the_guard_ends_it(home, user):
 
 def test_the_first_user_is_killed_when_it_has_just_started_the_server(home, user):
     one = user()
-    one.call("setattr(tenancy, 'employ', tenancy._employ)")
-    die = "tenancy.employ(lock, command), lock == 'server.lock' and os.kill(os.getpid(), signal.SIGKILL)"
-    one.call(f"setattr(tenancy, '_employ', lambda lock, command: ({die}))")
+    one.call("setattr(shared, 'employ', shared._employ)")
+    die = "shared.employ(lock, command), lock == 'server.lock' and os.kill(os.getpid(), signal.SIGKILL)"
+    one.call(f"setattr(shared, '_employ', lambda lock, command: ({die}))")
     one.say("enter()")
     eventually(lambda: starts(home), "a server that has started")
     assert deserted(home)
@@ -85,27 +85,27 @@ def test_the_server_is_killed_and_exactly_one_starts_it_again_with_all_that_was_
     assert deserted(home)
 
 
-def test_a_stopped_server_is_not_dead(home, tenancy):
-    tenancy.open()
+def test_a_stopped_server_is_not_dead(home, shared):
+    shared.open()
     (server,) = servers(home)
     os.kill(server, signal.SIGSTOP)
     began = time.monotonic()
-    assert not tenancy.on_unreachable(timeout=0.3)
+    assert not shared.on_unreachable(timeout=0.3)
     with pytest.raises(EngineUnavailable, match="did not answer within"):
-        tenancy.open(timeout=0.3)
+        shared.open(timeout=0.3)
     assert time.monotonic() - began < SOON
     assert servers(home) == [server]
     os.kill(server, signal.SIGCONT)
-    assert tenancy.on_unreachable()
+    assert shared.on_unreachable()
     assert starts(home) == 1
 
 
-def test_a_server_that_dies_while_it_is_waited_for_is_started_again(home, tenancy):
-    tenancy.open()
+def test_a_server_that_dies_while_it_is_waited_for_is_started_again(home, shared):
+    shared.open()
     (server,) = servers(home)
     os.kill(server, signal.SIGSTOP)
     answers = []
-    waiting = threading.Thread(target=lambda: answers.append(tenancy.on_unreachable()))
+    waiting = threading.Thread(target=lambda: answers.append(shared.on_unreachable()))
     waiting.start()
     time.sleep(0.2)
     os.kill(server, signal.SIGKILL)
@@ -114,19 +114,19 @@ def test_a_server_that_dies_while_it_is_waited_for_is_started_again(home, tenanc
     assert starts(home) == 2
 
 
-def test_a_stale_pid_file_that_names_an_innocent(home, tenancy):
+def test_a_stale_pid_file_that_names_an_innocent(home, shared):
     with subprocess.Popen(["sleep", "60"]) as innocent:
         try:
             home.mkdir(mode=0o700)
             (home / "server.pid").write_text(f"{innocent.pid}\n")
             with socket.socket(socket.AF_UNIX) as dead:
-                dead.bind(str(home / "server.sock"))  # nobody listens, as after a power cut
-            tenancy.open()
+                dead.bind(str(home / "server.sock"))  # no process listens, as after a power cut
+            shared.open()
             (server,) = servers(home)
             os.kill(server, signal.SIGKILL)
             (home / "server.pid").write_text(f"{innocent.pid}\n")
-            assert tenancy.on_unreachable()
-            tenancy.close()
+            assert shared.on_unreachable()
+            shared.close()
             assert deserted(home)
             assert innocent.poll() is None
         finally:
@@ -160,9 +160,9 @@ def test_the_directory_is_deleted_before_the_end(home, user):
     eventually(lambda: not any(map(runs, old)), "all gone")
 
 
-def test_without_a_guard_the_next_user_adopts(home, user, tenancy, monkeypatch):
+def test_without_a_guard_the_next_user_adopts(home, user, shared, monkeypatch):
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    tenancy.open()
+    shared.open()
     assert (len(servers(home)), guards(home)) == (1, [])
-    tenancy.close()
+    shared.close()
     assert deserted(home)

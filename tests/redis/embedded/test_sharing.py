@@ -1,4 +1,4 @@
-"""embedded://DIR with real processes: one server, whoever comes, and none when nobody is left."""
+"""embedded://DIR with real processes: one server for all of them, and none when no process is left."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ def test_four_at_the_same_moment_start_one_server(home, user):
             4 * turn - 1,
             4 * turn,
         ]
-        together(users[:2], "tenancy.close()")
+        together(users[:2], "shared.close()")
         for one in users:
             one.leave()
         assert servers(home) == []  # at once: the last one waited for it
@@ -48,7 +48,7 @@ def test_it_stays_until_the_last_leaves(home, user):
 
 def test_coming_and_going_without_a_pause(home, user):
     users = [user() for _ in range(3)]
-    visit = "[(enter(), client.incr('n'), tenancy.close()) for _ in range(15)] and 1"
+    visit = "[(enter(), client.incr('n'), shared.close()) for _ in range(15)] and 1"
     assert together(users, visit) == [1, 1, 1]
     assert users[0].call("enter() and int(client.get('n'))") == 45
     for one in users:
@@ -56,14 +56,14 @@ def test_coming_and_going_without_a_pause(home, user):
     assert deserted(home)
 
 
-def test_what_it_is_like(home, tenancy):
-    tenancy.open()
-    tenancy.open()
-    assert tenancy.socket_path == str(home / "server.sock")
+def test_what_it_is_like(home, shared):
+    shared.open()
+    shared.open()
+    assert shared.socket_path == str(home / "server.sock")
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     assert stat.S_IMODE((home / "server.sock").stat().st_mode) == 0o700
     assert all(stat.S_IMODE(file.stat().st_mode) & 0o077 == 0 for file in home.rglob("*"))
-    with redis.Redis(unix_socket_path=tenancy.socket_path) as client:
+    with redis.Redis(unix_socket_path=shared.socket_path) as client:
         wanted = {"port": "0", "appendonly": "yes", "appendfsync": "always", "save": "", "maxmemory": "0"}
         assert client.config_get(*wanted) == wanted
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
@@ -76,8 +76,8 @@ def test_what_it_is_like(home, tenancy):
     assert Path(f"/proc/{server}/stat").read_text().split()[5] != str(os.getsid(0))
 
 
-def test_threads_and_two_tenancies_of_one_process(home, tenancy):
-    threads = [threading.Thread(target=tenancy.open) for _ in range(8)]
+def test_threads_and_two_tenancies_of_one_process(home, shared):
+    threads = [threading.Thread(target=shared.open) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -85,10 +85,10 @@ def test_threads_and_two_tenancies_of_one_process(home, tenancy):
     other = SharedServer(str(home))
     other.open()
     assert starts(home) == 1
-    tenancy.close()
-    tenancy.close()
+    shared.close()
+    shared.close()
     assert len(servers(home)) == 1
     other.close()
     assert servers(home) == []
-    assert not other.on_unreachable()  # who has left does not start anything
+    assert not other.on_unreachable()  # a user that has left starts nothing
     assert starts(home) == 1

@@ -4,8 +4,8 @@ Nothing here is a fake, because what the engine has to survive is what real serv
 the deadline, a replica that knows less than its primary, a socket that dies after the script ran. So a test gets
 processes of its own, on loopback, and does to them what the world would do.
 
-Three rules keep the machine clean. Every process is ended by its id, by whoever started it, with a signal that
-also ends a stopped one. It runs under `setpriv --pdeathsig` where there is one, so that it goes even if pytest is
+Three rules keep the machine clean. Every process is ended by its id, by the object that started it, with a signal
+that also ends a stopped one. It runs under `setpriv --pdeathsig` where there is one, so that it goes even if pytest is
 killed (the kernel ties it to the *thread* that started it: start servers in the main thread). And ports are taken
 from below the range for outgoing connections: a client that tries a dead port of that range again and again is
 one day given the same port as its own end, and then talks to itself.

@@ -46,7 +46,7 @@ def program_path(name):
 
 
 def free_port():
-    """A loopback port that nobody listens on just now."""
+    """A loopback port on which no process listens just now."""
     while True:
         port = random.choice(PORTS)
         with socket.socket() as probe:

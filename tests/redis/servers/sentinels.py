@@ -48,7 +48,7 @@ class Sentinels(Closing):
         return f"redis+sentinel://{HOST}:{self.sentinel.port}/{self.name}"
 
     def primary(self):
-        """Whom the sentinel names."""
+        """The server that the sentinel names."""
         _, port = self._asked.sentinel_get_master_addr_by_name(self.name)
         return next(server for server in self.servers if server.port == int(port))
 

@@ -105,7 +105,7 @@ class Server(Closing):
             client.config_resetstat()
 
     def stop(self):
-        """SIGSTOP: connections stay open, and nobody answers."""
+        """SIGSTOP: connections stay open, and the server does not answer."""
         assert self._process
         self._process.send_signal(signal.SIGSTOP)
 
@@ -140,7 +140,7 @@ class Server(Closing):
         self._clients.clear()
 
     def _first_start(self):
-        for _ in range(5):  # between free_port() and its use, anybody may take the port
+        for _ in range(5):  # between free_port() and its use, another process may take the port
             self._write_config()
             if self._start():
                 return
@@ -159,7 +159,7 @@ class Server(Closing):
             key, certificate = self._tls
             lines |= {"port": 0, "tls-port": self.port, "tls-auth-clients": "no"}
             lines |= {"tls-key-file": key, "tls-cert-file": certificate, "tls-ca-cert-file": certificate}
-        if lines.get("cluster-enabled") == "yes":  # the default, port + 10000, is what somebody else may have
+        if lines.get("cluster-enabled") == "yes":  # the default, port + 10000, may be taken
             self.bus_port = lines["cluster-port"] = free_port()
         text = ""
         for name, values in lines.items():

@@ -36,7 +36,7 @@ def test_closing_ends_every_wait(make, call, limit):
     callers = Callers()
     callers.start(limiter.acquire)
     callers.start(lambda: asyncio.run(limiter.acquire_async()))
-    eventually(lambda: limiter.stats().waiting == 2, "two who wait")
+    eventually(lambda: limiter.stats().waiting == 2, "two waiters")
     call(limiter.close)
     assert [type(outcome) for outcome in callers.join()] == [LimiterClosed, LimiterClosed]
     assert limiter.stats().waiting == 0

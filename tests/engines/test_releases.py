@@ -147,8 +147,8 @@ def test_debt_is_paid_by_waiting(make):
     assert time.monotonic() - begin >= 0.2
 
 
-def test_settling_calls_who_waits(make):
-    """In line. A time that was promised is kept, where times are promised to those who wait."""
+def test_settling_for_less_wakes_a_waiter(make):
+    """It stands in the queue. Where waiters are promised times instead, a promised time is kept."""
     limiter = make("10/hour; 20 concurrent")
     permit = limiter.acquire(cost=10)
     callers = Callers()
@@ -242,7 +242,7 @@ def test_what_need_not_be_ended_may_be_dropped(make, kind):
         gc.collect()
 
 
-def test_who_waits_is_called_when_a_permit_is_dropped(hasty):
+def test_a_waiter_is_woken_when_a_permit_is_dropped(hasty):
     limiter = hasty("1 concurrent")
     kept = [limiter.acquire()]
     callers = Callers()

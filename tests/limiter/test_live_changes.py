@@ -1,4 +1,4 @@
-"""pause, retarget, reset: what those hear who wait already."""
+"""pause, set_limit, reset: what callers that wait already hear of them."""
 
 # Whether a permit or a denial comes is what is tested.
 # mypy: disable-error-code="union-attr"
@@ -51,7 +51,7 @@ class Crowd:
 @pytest.mark.parametrize(
     "limit", ["10/s burst 5", "5/s", "1 every 100ms", "5/day aligned", "5 concurrent", "5/s; 9/m"]
 )
-def test_nobody_is_granted_anything_during_a_pause(clock, limit):
+def test_nothing_is_granted_during_a_pause(clock, limit):
     limiter = Limiter(limit, clock=clock)
     limiter.pause(30)
     for key in (None, "a"):
@@ -126,10 +126,10 @@ def test_keyed_and_common_pauses_add_up(clock):
         limiter.pause(8, "a")
         await crowd.add("a", "a")
         await crowd.add("b", "b")
-        await crowd.add("nobody")
+        await crowd.add("no key")
         return await crowd.done()
 
-    assert run(main(), clock=clock) == [("b", 5000), ("nobody", 5000), ("a", 8000)]
+    assert run(main(), clock=clock) == [("b", 5000), ("no key", 5000), ("a", 8000)]
 
 
 def test_looking_during_a_pause_counts_the_queue_after_it(clock):
@@ -165,10 +165,10 @@ def test_a_promised_waiter_waits_too(clock):
     assert run(main(), clock=clock) == [("a", 3000)]
 
 
-# -- retarget ----------------------------------------------------------------------------------------------------
+# -- set_limit ---------------------------------------------------------------------------------------------------
 
 
-def test_a_raised_limit_is_heard_by_who_waits(clock):
+def test_waiters_hear_of_a_raised_limit(clock):
     limiter = Limiter("1/s burst 1", clock=clock)
     crowd = Crowd(limiter, clock)
 
@@ -254,7 +254,7 @@ def test_lowered_to_zero_and_raised_again(clock, limit, nothing):
 
 
 @pytest.mark.parametrize("limit", ["1/minute", "1/m burst 1", "1 every 60s", "1/day aligned"])
-def test_a_reset_calls_who_waits(clock, limit):
+def test_a_reset_wakes_the_waiters(clock, limit):
     limiter = Limiter(limit, clock=clock)
     crowd = Crowd(limiter, clock)
 
