@@ -52,11 +52,11 @@ def test_a_wait_that_begins_while_the_listener_ends_is_served(valkey, connect):
             return False
         return True
 
-    worker._anybody = has_waiters
-    assert worker._nobody_listens()
+    worker._has_waiters = has_waiters
+    assert worker._listener_may_end()
     assert came[1]
     worker._listener = listener
-    assert not worker._nobody_listens()
+    assert not worker._listener_may_end()
     assert worker._listener is listener
 
 

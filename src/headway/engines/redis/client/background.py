@@ -518,13 +518,13 @@ class BackgroundWorker:
                         message = subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
                         if message is not None:
                             self._message(message)
-                        quiet = 0 if message is not None or self._anybody() else quiet + 1
-                        if quiet > LINGER and self._nobody_listens():
+                        quiet = 0 if message is not None or self._has_waiters() else quiet + 1
+                        if quiet > LINGER and self._listener_may_end():
                             return
             except (HeadwayError, *CONNECTION_ERRORS) as error:
                 if self.stopped:
                     return  # type: ignore[unreachable] # stopped by another thread
-                if self._nobody_listens():
+                if self._listener_may_end():
                     return
                 engine.log_once(error)
                 time.sleep(1.0 if isinstance(error, Rejected) else 0.2)
@@ -532,15 +532,15 @@ class BackgroundWorker:
                 log.exception("the listener of %s failed, and goes on", engine.address)
                 time.sleep(0.5)
 
-    def _anybody(self) -> bool:
+    def _has_waiters(self) -> bool:
         return bool(self.cluster_pauses) or any(ledger.busy for ledger in list(self.ledgers))
 
-    def _nobody_listens(self) -> bool:
+    def _listener_may_end(self) -> bool:
         """Whether there are no waiters and leases, so that the listener can end; a later waiter starts another."""
         with self._lock:
             # First the flag: a waiter that begins now either sees that there is no listener, or is seen here.
             listener, self._listener = self._listener, None
-            if not self._anybody():
+            if not self._has_waiters():
                 return True
             self._listener = listener
             return False
