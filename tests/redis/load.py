@@ -35,7 +35,7 @@ class Say(logging.Handler):
 logging.getLogger("headway").addHandler(Say())
 begun = []  # no Event: its lock may be held by the very thread in which the signal is handled
 signal.signal(signal.SIGUSR1, lambda *_: begun.append(True))
-signal.signal(signal.SIGTERM, lambda *_: (say("done"), os._exit(0)))
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"\\x1edone\\n"), os._exit(0)))  # past locks of threads
 limiter = make({limit!r}, engine_timeout=1, **{options!r})
 with limiter as permit:
     use(permit)
