@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headway.core.ledger import Rule
     from headway.counts import LimiterCounts
 
+log = logging.getLogger("headway")
+
 AGAIN_NS = 60_000_000_000
 """How long a limiter is silent about abandoned permits after it has spoken of them."""
 LONG_WAIT_NS = 60_000_000_000
@@ -79,7 +81,7 @@ def warn_blocking(limiter: Counted) -> None:
 def notice_wait(limiter: Counted, waited_ns: int) -> None:
     """A permit was granted after so long a wait; nothing is wrong with that, but it may not be expected."""
     if waited_ns > LONG_WAIT_NS and limiter.counts.first_time("wait"):
-        logging.getLogger("headway").warning(
+        log.warning(
             "%s: a permit was waited for %.3g s; this is said once, on_event tells of each wait",
             describe(limiter),
             waited_ns / 1e9,
@@ -94,7 +96,7 @@ def notice_drop(limiter: Counted, permit: object) -> None:
     )
     if limiter.counts.first_time("drop"):
         # A ResourceWarning is hidden by default, and a limit that holds nothing up should not be a secret.
-        logging.getLogger("headway").warning("%s; this is logged once", text)
+        log.warning("%s; this is logged once", text)
     warnings.warn(text, ResourceWarning, source=permit, stacklevel=outside())
 
 
@@ -132,7 +134,7 @@ def _say_abandoned(limiter: Counted, now: int, permits: str, transit_ns: int) ->
     if before is not None and now - before < AGAIN_NS:
         return
     _spoke_at[limiter] = now
-    logging.getLogger("headway").warning(
+    log.warning(
         "%s: calls wait for %s that were abandoned, each of which counts until %.3g s after its grant "
         "(max_transit): say which errors prove an answer (answered=) or that nothing was sent (not_sent=), end permits "
         "explicitly, or give a smaller max_transit; this is said once a minute",

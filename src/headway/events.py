@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headway.core.wait_queue import Ticket
     from headway.limiter.permits import Permit
 
+log = logging.getLogger("headway")
+
 
 @dataclass(frozen=True, slots=True)
 class LimiterEvent:
@@ -56,7 +58,7 @@ class EventEmitter:
         except Exception as error:
             if raised_by_signal(error):
                 raise
-            logging.getLogger("headway").exception("on_event failed for %r", kind)
+            log.exception("on_event failed for %r", kind)
 
     def emit_wait(self, permit: Permit, ticket: Ticket) -> None:
         if ticket.waker is None:

@@ -12,6 +12,8 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 
+log = logging.getLogger("headway")
+
 Hook = Callable[[], object]
 
 _before: list[Hook] = []
@@ -33,7 +35,7 @@ def _run(hooks: Iterable[Hook]) -> None:
         try:
             hook()
         except Exception:
-            logging.getLogger("headway").exception("a fork left headway's %s undone", hook)
+            log.exception("a fork left headway's %s undone", hook)
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import logging
 import random
 import signal
 import sys
@@ -40,13 +41,31 @@ class JobTimeout(Exception):
 def alarm():
     """`alarm(seconds)` raises JobTimeout in this thread that much later, wherever it is; 0 takes it back."""
 
+    # On a busy machine the kernel may give the signal to a thread that runs only after the alarm was taken back.
+    armed = False
+
     def interrupt(number, frame):
-        raise JobTimeout
+        if armed:
+            raise JobTimeout
+
+    def alarm(seconds):
+        nonlocal armed
+        armed = seconds > 0
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    yield alarm
+    alarm(0)
     signal.signal(signal.SIGALRM, before)
+    release_locks_of_logging()
+
+
+def release_locks_of_logging():
+    """`logging` takes a lock before the `try` that releases it: an exception in between leaves it held, and every other
+    thread that logs would wait for ever. (Python 3.13 has mended that.)"""
+    for lock in (logging._lock, *(handler.lock for handler in logging.root.handlers)):  # type: ignore[attr-defined]
+        while lock is not None and lock._is_owned():
+            lock.release()
 
 
 SHORT = headway.Remote(resolution=0, drift_ppm=0, max_transit=0.001)
