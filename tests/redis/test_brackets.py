@@ -168,7 +168,7 @@ def test_a_waiter_in_the_queue_says_that_it_brackets_a_call(valkey, name):
 
 def test_the_end_of_a_bracket_waits_while_its_beginning_is_in_doubt(valkey, name):
     """The word that a permit was entered travels with a question that is not answered in time."""
-    limiter = Limiter("5/minute", name=name, engine=valkey.url, engine_timeout=0.3)
+    limiter = Limiter("5/minute", name=name, engine=valkey.url, engine_timeout=1)
 
     async def main():
         permit = await limiter.acquire_async()

@@ -14,7 +14,7 @@ from waiting import NEVER, SOON, wait_until
 
 pytestmark = pytest.mark.realtime
 
-TIMEOUT = 0.2
+TIMEOUT = 0.6
 # For the command of another that one has to wait for, and for a machine that has other things to do.
 SLACK = SOON
 
