@@ -191,7 +191,7 @@ def test_200_tasks_do_not_wait_for_each_other(stopped, name):
 
 
 def test_more_threads_than_travel_in_one_command(valkey, name):
-    limiter = Limiter("1000000/s burst 1000", name=name, engine=valkey.url, engine_timeout=10)
+    limiter = Limiter("1000000/s burst 1000", name=name, engine=valkey.url, engine_timeout=3)
     barrier, outcomes = threading.Barrier(400), []
 
     def work():
