@@ -283,6 +283,22 @@ def test_max_debt_bounds_the_advance():
     assert [ledger.take(now, 1) for now in range(5)] == [True] * 3 + [False] * 2
 
 
+def test_what_is_owed_counts_against_the_next_advance():
+    ledger = new(optimistic=True)
+    fetch = ledger.begin(0, 1)
+    assert ledger.take(0, 8)
+    ledger.give_up(fetch)
+    assert ledger.begin(1, 1) is not None
+    assert [ledger.take(1, 1) for _ in range(4)] == [True, True, False, False]
+
+
+def test_nothing_is_advanced_to_a_server_that_failed():
+    ledger = new(optimistic=True)
+    ledger.fail(ledger.begin(0, 1), 0)
+    assert ledger.begin(SECOND, 1) is not None
+    assert not ledger.take(SECOND, 1)
+
+
 def test_a_limit_of_zero_admits_nothing():
     ledger = new()
     for now in range(0, 60 * SECOND, 50 * MS):
@@ -312,6 +328,43 @@ def test_an_optimist_hopes_at_the_end_of_a_servers_window_and_not_before():
     ledger.begin(600 * MS, 1)
     assert not ledger.take(600 * MS, 1)
     assert ledger.take(SECOND, 1)
+
+
+def windowed(**options):
+    """A ledger that has learned from two answers that permits end together, at 1 s; answers take 0.1 s."""
+    ledger = new(**options)
+    first = ledger.begin(0, 10)
+    ledger.answer(first, 100 * MS, 10, SECOND)
+    ledger.take(100 * MS, 10)
+    second = ledger.begin(200 * MS, 10)
+    ledger.answer(second, 300 * MS, 10, 800 * MS)
+    ledger.take(300 * MS, 10)
+    return ledger
+
+
+def test_permits_that_would_have_ended_when_they_come_are_not_asked_for():
+    ledger = windowed()
+    assert ledger.begin(900 * MS, 1) is None
+    assert ledger.next_change(900 * MS) == SECOND
+    assert ledger.retry_at(950 * MS) == SECOND + 100 * MS
+    assert ledger.begin(SECOND, 1) is not None
+    ledger = windowed()
+    assert ledger.begin(900 * MS - 1, 1) is not None
+
+
+def test_an_optimist_asks_for_them_as_long_as_the_server_has_more():
+    ledger = windowed(optimistic=True)
+    assert ledger.begin(950 * MS, 1) is not None
+    assert ledger.take(950 * MS, 1)
+
+
+def test_a_server_whose_permits_end_one_after_another_is_asked_at_any_time():
+    ledger = new()
+    for at in range(5):
+        fetch = ledger.begin(at * 300 * MS, 10)
+        ledger.answer(fetch, at * 300 * MS + 100 * MS, 10, SECOND)
+        ledger.take(at * 300 * MS + 100 * MS, 10)
+        assert not ledger.aligned
 
 
 @given(st.integers(0, 10 * SECOND), st.integers(0, SECOND))

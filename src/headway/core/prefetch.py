@@ -6,7 +6,9 @@ The naive client asks the server for each permit and waits for the answer. The n
 *Permits expire.* A server that grants 20 in each second means that second. The naive client counts their validity
 from when the answer arrives, and spends the permits of one window for a round trip into the next. Here it counts from
 before the fetch was sent, on a clock that may be slow: the server cannot have granted them earlier, so it cannot see
-them later. The permits that end first are spent first.
+them later. The permits that end first are spent first. And where answers end together, as those of a fixed window do,
+the client does not ask in the last round trip before that end: the permits would have ended when they arrive, and the
+question that brings new ones would have to wait for that answer.
 
 *Answers get lost.* A client that fetches once at a time and waits for the answer stands still for ever. A fetch has a
 deadline; from then on it is given up, and the next one may begin. What counts when its answer comes after all? The
@@ -44,12 +46,15 @@ at 1 s. Then the last one is spent. It asks for 20, and hopes, because the permi
 requests are admitted in advance, and the answer at 1.2 s covers them. Had that answer granted only 1, then 3 would be
 owed; of the next one, say 10, 7 would be left to spend.
 
+A signal handler may raise between any two calls (`headway.interrupts`). So every change is computed first, and then
+made by plain stores: what an exception leaves behind is the ledger of before, or of after, and at worst a permit
+less.
+
 Times are integer nanoseconds of one clock.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -95,6 +100,7 @@ class PrefetchLedger:
     """
 
     __slots__ = (
+        "aligned",
         "available",
         "debt",
         "drift_ppb",
@@ -141,6 +147,8 @@ class PrefetchLedger:
         self.expected = predictor.minimum
         self.full = True
         self.turn = NEVER
+        # Whether answers end together, as those of a fixed window do.
+        self.aligned = False
         # How long the last answer took.
         self.round_trip_ns = 0
         self.granted = 0
@@ -157,17 +165,24 @@ class PrefetchLedger:
         fetch = self.fetch
         if fetch is None or not self._may_advance(fetch, now, cost):
             return False
-        fetch.advance += cost
         fetch.spent.append((now, cost))
+        fetch.advance += cost
         return True
 
     def expire(self, now: int) -> None:
         """Drop what has ended."""
         pool = self.pool
-        while pool and pool[0][0] <= now:
-            count = pool.pop(0)[1]
-            self.available -= count
-            self.expired += count
+        if not pool or pool[0][0] > now:
+            return
+        ended, count = 0, 0
+        for end, part in pool:
+            if end > now:
+                break
+            ended += 1
+            count += part
+        self.pool = pool[ended:]
+        self.available -= count
+        self.expired += count
 
     def _may_advance(self, fetch: Fetch, now: int, cost: int) -> bool:
         if not self.optimistic or self.failed or not (fetch.hopeful or now >= self.turn):
@@ -178,21 +193,24 @@ class PrefetchLedger:
         return self.debt + fetch.advance + cost <= most
 
     def _spend(self, cost: int) -> None:
-        self.available -= cost
         pool = self.pool
-        while cost:
-            end, count = pool[0]
-            if count > cost:
-                pool[0] = (end, count - cost)
-                return
-            cost -= count
-            pool.pop(0)
+        used, left = 0, cost
+        while left and pool[used][1] <= left:
+            left -= pool[used][1]
+            used += 1
+        if left:
+            end, count = pool[used]
+            pool = [(end, count - left), *pool[used + 1 :]]
+        else:
+            pool = pool[used:]
+        self.pool = pool
+        self.available -= cost
 
     # -- fetching ----------------------------------------------------------------------------------------
 
     def begin(self, now: int, needed: int = 0) -> Fetch | None:
         """The fetch to send now, if one is needed and none is in flight; `needed` is what callers want now."""
-        if self.fetch is not None:
+        if self.fetch is not None or self._too_late(now):
             return None
         self.expire(now)
         amount = self.predictor.amount(now, self.available - self.debt, needed)
@@ -210,29 +228,36 @@ class PrefetchLedger:
         """
         if fetch.answered:
             return
-        fetch.answered = True
-        self.granted += granted
         end = NEVER if valid_ns is None else fetch.sent_at + self._shortened(valid_ns)
-        left = granted
-        if fetch is self.fetch:
-            self.fetch = None
-            self.failed = False
-            self.round_trip_ns = max(0, now - fetch.sent_at)
-            self.expected = (self.expected + granted) // 2
-            self.full = granted >= fetch.amount
-            self.turn = end
+        self.expire(now)
+        left, debt = granted, self.debt
+        current = fetch is self.fetch
+        if current:
             self.predictor.answered(fetch.sent_at, fetch.amount, granted, retry_ns, end)
             for at, cost in fetch.spent:
                 covered = min(left, cost) if at < end else 0
                 left -= covered
-                self.debt += cost - covered
-        self.expire(now)
-        if end <= now:
-            self.expired += left
-        elif left:
-            insort(self.pool, (end, left))
-            self.available += left
-        if self.debt:
+                debt += cost - covered
+        kept = left if end > now else 0
+        pool = sorted([*self.pool, (end, kept)]) if kept else self.pool
+        took = max(0, now - fetch.sent_at)
+        # Two fetches are sent a round trip apart at least: if they still end together, that is the end of a window.
+        aligned = self.aligned if fetch.sent_at >= self.turn else 2 * abs(end - self.turn) < took
+        fetch.answered = True
+        self.granted += granted
+        self.expired += left - kept
+        self.available += kept
+        self.pool = pool
+        self.debt = debt
+        if current:
+            self.fetch = None
+            self.failed = False
+            self.round_trip_ns = took
+            self.expected = (self.expected + granted) // 2
+            self.full = granted >= fetch.amount
+            self.aligned = aligned
+            self.turn = end
+        if debt:
             self._pay()
 
     def fail(self, fetch: Fetch, now: int) -> None:
@@ -261,13 +286,23 @@ class PrefetchLedger:
         """Until when nothing changes by itself: the fetch in flight is overdue, or asking makes sense again."""
         if self.fetch is not None:
             return self.fetch.deadline
+        if self._too_late(now):
+            return self.turn
         return max(now, self.predictor.closed_until)
 
     def retry_at(self, now: int) -> int:
         """When a caller that was refused may have success: when the answer should be there."""
         if self.fetch is not None:
             return max(now, self.fetch.sent_at + self.round_trip_ns)
-        return max(now, self.predictor.closed_until) + self.round_trip_ns
+        return self.next_change(now) + self.round_trip_ns
+
+    def _too_late(self, now: int) -> bool:
+        """Whether permits of this window would have ended when they arrive; an optimist may have spent them already."""
+        return (
+            self.aligned
+            and self.turn - self.round_trip_ns <= now < self.turn
+            and not (self.optimistic and self.full)
+        )
 
     def _shortened(self, valid_ns: int) -> int:
         """What such a time is on our clock, if that is as slow as it may be."""
@@ -275,5 +310,6 @@ class PrefetchLedger:
 
     def _pay(self) -> None:
         paid = min(self.debt, self.available)
-        self.debt -= paid
-        self._spend(paid)
+        if paid:
+            self._spend(paid)
+            self.debt -= paid
