@@ -108,8 +108,8 @@ class Prefetcher:
         self._clock = as_clock(clock)
         self._timeout_ns = timeout_to_ns(timeout)
         self._settings = settings_of(given, self._clock)
-        self._fallback = Fallback(on_engine_error, self._label(fetch), self._clock)
-        self._server = self._label(fetch)
+        self._server = _server_of(fetch, name)
+        self._fallback = Fallback(on_engine_error, self._server, self._clock)
         # Re-entrant: a signal handler may call a verb, and a finalizer may run anywhere.
         self._lock = threading.RLock()
         self._ledger: PrefetchLedger = self._settings.open()
@@ -119,10 +119,6 @@ class Prefetcher:
         self._warned = False
         self._granted = self._denied = self._spent = self._fetches = self._failures = 0
         prefetchers.add(self)
-
-    def _label(self, fetch: Any) -> str:
-        function = getattr(fetch, "__qualname__", None) or type(fetch).__qualname__
-        return f"behind {function}" if self._name is None else f"of prefetcher {self._name!r}"
 
     def __repr__(self) -> str:
         name = "" if self._name is None else f"{self._name!r}, "
@@ -363,7 +359,7 @@ class Prefetcher:
     def _note_failure(self, error: BaseException) -> None:
         if self._error is None:
             log.warning(
-                "fetching permits %s failed: %r; this is said once until it succeeds", self._server, error
+                "no permits from the server %s: %r; this is said once until it answers", self._server, error
             )
         self._error = error
         self._failures += 1
@@ -416,3 +412,10 @@ class Prefetcher:
                 RuntimeWarning,
                 stacklevel=outside(),
             )
+
+
+def _server_of(fetch: Any, name: str | None) -> str:
+    """How messages call the server, of which no more is known."""
+    if name is not None:
+        return f"of prefetcher {name!r}"
+    return f"behind {getattr(fetch, '__qualname__', None) or type(fetch).__qualname__}"

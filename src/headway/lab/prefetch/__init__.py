@@ -3,6 +3,7 @@
     servers     a fixed-window and a refilling server, as the original was tested with
     clients     headway's ledger (strict and optimistic), the original's algorithm, and one that asks for each request
     accuracy    the traffic, the cases, and what each client passes
+    worlds      lost, late and repeated answers, failures and slow clocks, drawn from a seed
 
 `python -m headway.lab.prefetch` prints the table.
 
