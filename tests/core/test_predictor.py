@@ -144,7 +144,9 @@ def test_an_earlier_time_counts_as_the_latest_seen():
 def test_the_example_of_the_essay():
     """A request every 25 ms, answers after 0.2 s; from 1.95 s on the server grants 8 at a time."""
     predictor = new()
-    available, due, asked = 0, [], []
+    available = 0
+    due: list[tuple[int, int, int]] = []
+    asked = []
     for now in range(0, 2600 * MS, 25 * MS):
         if due and due[0][0] <= now:
             _, sent_at, amount = due.pop()

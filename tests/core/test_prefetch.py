@@ -382,7 +382,8 @@ def test_a_refusal_names_the_time_at_which_an_answer_should_be_there(sent_at, to
 
 def test_the_example_of_the_essay():
     ledger = new(optimistic=True)
-    due, asked, admitted = [], [], []
+    due: list[tuple] = []
+    asked, admitted = [], []
     left, end = 0, 0
     for now in range(0, 1300 * MS, 50 * MS):
         if due and due[0][0] <= now:

@@ -188,6 +188,24 @@ def test_a_limit_decides_while_fetching_fails(limit):
     run(main())
 
 
+def test_waiters_that_a_limit_makes_wait_do_not_hold_up_the_line():
+    async def main():
+        prefetcher = Prefetcher(Flaky(OSError()).fetch, on_engine_error="1/minute")
+        waits = [asyncio.create_task(prefetcher.acquire_async()) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        assert [wait.done() for wait in waits] == [True, False, False, False]
+        assert prefetcher.stats().waiting == 0, "they wait for the limit now"
+        await asyncio.sleep(1)
+        with pytest.raises(AcquireTimeout):
+            await prefetcher.acquire_async(timeout=0)
+        await asyncio.sleep(0.2)
+        assert (await prefetcher.acquire_async()).reason == "granted", "the server is back"
+        for wait in waits:
+            wait.cancel()
+
+    run(main())
+
+
 def test_sync_verbs_use_the_fallback_too(server, clock):
     server.error = OSError("down")
     prefetcher = Prefetcher(server.fetch, on_engine_error="2/minute", clock=clock)

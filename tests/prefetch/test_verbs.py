@@ -1,6 +1,7 @@
 """What the verbs of a prefetcher do, where a fetch takes no time or a virtual one."""
 
 import asyncio
+import pickle
 import threading
 import time
 
@@ -124,7 +125,7 @@ def test_a_fetch_in_the_background_comes_before_the_last_permit_is_spent():
 
 def test_waiters_are_served_first_come_first_served_whatever_they_want():
     async def main():
-        order = []
+        order: list[tuple[int, float]] = []
 
         async def wait(number, cost):
             await prefetcher.acquire_async(cost)
@@ -205,7 +206,7 @@ def test_a_time_that_the_server_names_is_kept():
             asked.append(now())
             return 0, None, 7.0
 
-        asked = []
+        asked: list[float] = []
         prefetcher = Prefetcher(fetch)
         with pytest.raises(AcquireTimeout):
             await prefetcher.acquire_async(timeout=30)
@@ -339,7 +340,8 @@ def test_two_event_loops_one_after_the_other():
 
 
 def test_a_fetch_whose_loop_ends_is_given_up_and_does_not_jam():
-    prefetcher = Prefetcher(Remote(delay=1).fetch)
+    remote = Remote(delay=1)
+    prefetcher = Prefetcher(remote.fetch)
 
     async def ask():
         assert not await prefetcher.try_acquire_async()
@@ -347,7 +349,7 @@ def test_a_fetch_whose_loop_ends_is_given_up_and_does_not_jam():
 
     asyncio.run(ask())
     assert not prefetcher.stats().in_flight
-    prefetcher._fetching._call = Remote(delay=0).fetch
+    remote.delay = 0
 
     async def wait():
         assert await prefetcher.acquire_async(timeout=20)
@@ -381,7 +383,7 @@ def test_misuse_of_coroutines_is_named():
 
     async def main():
         with pytest.raises(InvalidUse, match=r"await prefetcher.acquire_async"):
-            await prefetcher.acquire()
+            await prefetcher.acquire()  # type: ignore[misc]
 
     with pytest.warns(RuntimeWarning):
         asyncio.run(main())
@@ -396,6 +398,22 @@ def test_admissions_show_what_was_decided(server, clock):
     assert repr(prefetcher) == "<Prefetcher: 'api', 9 permits at hand>"
     prefetcher.close()
     assert repr(prefetcher) == "<Prefetcher: 'api', closed>"
+
+
+def test_a_prefetcher_is_not_pickled():
+    with pytest.raises(TypeError, match="a prefetcher cannot be pickled"):
+        pickle.dumps(Prefetcher(lambda amount: (amount, 1.0)))
+
+
+def test_a_sync_fetch_in_virtual_time(server):
+    async def main():
+        prefetcher = Prefetcher(server.fetch)
+        assert await prefetcher.acquire_async()
+        await asyncio.sleep(61)
+        assert prefetcher.stats().available == 0
+        assert await prefetcher.acquire_async()
+
+    run(main())
 
 
 def test_stats_add_up():

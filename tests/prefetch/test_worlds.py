@@ -39,11 +39,10 @@ async def world(seed, optimistic):  # noqa: C901 - a world is told in one piece
             cost = random.choice((1, 1, 1, 3))
             try:
                 if random.random() < 0.5:
-                    admitted = await prefetcher.try_acquire_async(cost)
+                    admitted = bool(await prefetcher.try_acquire_async(cost))
                 else:
-                    admitted = await asyncio.wait_for(
-                        prefetcher.acquire_async(cost, timeout=random.uniform(0, 3)), random.uniform(0.1, 5)
-                    )
+                    wait = prefetcher.acquire_async(cost, timeout=random.uniform(0, 3))
+                    admitted = bool(await asyncio.wait_for(wait, random.uniform(0.1, 5)))
             except (AcquireTimeout, TimeoutError, EngineUnavailable):
                 admitted = False
             if admitted:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -113,10 +114,11 @@ class _Worker:
 class ThreadFetching(Fetching):
     """A sync fetch."""
 
-    __slots__ = ("_call", "_hung", "_lock", "_worker")
+    __slots__ = ("_call", "_closed", "_hung", "_lock", "_worker")
 
     def __init__(self, call: Any) -> None:
         self._call = call
+        self._closed = False
         self._worker: _Worker | None = None
         self._hung: list[_Worker] = []
         self._lock = threading.RLock()
@@ -124,6 +126,8 @@ class ThreadFetching(Fetching):
     def start(self, owner: Prefetcher, ledger: PrefetchLedger, fetch: Fetch) -> None:
         job = _Job(self._call, owner, ledger, fetch)
         with self._lock:
+            if self._closed:
+                return
             worker = self._worker
             if worker is None or worker.busy:
                 worker = self._new_worker(owner)
@@ -132,7 +136,12 @@ class ThreadFetching(Fetching):
 
     def close(self) -> None:
         with self._lock:
-            worker, self._worker = self._worker, None
+            self._closed = True
+            self._dismiss()
+
+    def _dismiss(self) -> None:
+        """Let the thread end, when its call returns."""
+        worker, self._worker = self._worker, None
         if worker is not None:
             worker.inbox.put(None)
 
@@ -147,7 +156,7 @@ class ThreadFetching(Fetching):
             if len(self._hung) >= MAX_HUNG:
                 raise RuntimeError(f"{len(self._hung) + 1} earlier calls of fetch have not returned")
             self._hung.append(self._worker)
-            self.close()  # it ends when its call returns
+            self._dismiss()
         worker = _Worker()
         # Not a method of this object: that knows the fetch, which may know the prefetcher.
         weakref.finalize(owner, worker.inbox.put, None).atexit = False
@@ -159,10 +168,11 @@ class ThreadFetching(Fetching):
 class TaskFetching(Fetching):
     """An async fetch."""
 
-    __slots__ = ("_call", "_loop", "_task")
+    __slots__ = ("_call", "_closed", "_loop", "_task")
 
     def __init__(self, call: Any) -> None:
         self._call = call
+        self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -193,20 +203,28 @@ class TaskFetching(Fetching):
             self._loop.call_soon_threadsafe(self._spawn, job)
 
     def close(self) -> None:
+        self._closed = True
+        self._cancel()
+
+    def _cancel(self) -> None:
         task, self._task = self._task, None
         if task is None or task.done():
             return
         loop = task.get_loop()
         if running_loop() is loop:
             task.cancel()
-        elif not loop.is_closed():
-            loop.call_soon_threadsafe(task.cancel)
+        else:
+            # A loop that was closed has no task left to cancel.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(task.cancel)
 
     def after_fork(self) -> None:
         self._loop = self._task = None
 
     def _spawn(self, job: _Job) -> None:
-        self.close()  # the one before was given up
+        if self._closed:
+            return
+        self._cancel()  # the one before was given up
         self._task = running_loop().create_task(_run(job), name="headway prefetch")
 
 

@@ -127,6 +127,12 @@ class Prefetcher:
         state = "closed" if self._closed else f"{ledger.available} permits at hand{owed}"
         return f"<Prefetcher: {name}{state}>"
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a prefetcher cannot be pickled: the copy would hold no permits, and ask for its own; "
+            "build it where it is used, at module level for instance"
+        )
+
     # -- verbs -------------------------------------------------------------------------------------------
 
     def try_acquire(self, cost: int = 1) -> Admission:
@@ -185,6 +191,7 @@ class Prefetcher:
                 self._clock.park(waiter.waker.lock, until)  # type: ignore[union-attr]
             return GRANTED
         except EngineUnavailable as unavailable:
+            self._leave(waiter)  # those behind need not wait for the fallback's answer
             return self._count(self._fallback.acquire(unavailable, waiter.cost, self._left(waiter)))
         finally:
             self._leave(waiter)
@@ -206,6 +213,7 @@ class Prefetcher:
                 waiter.waker.rearm()  # type: ignore[union-attr]
             return GRANTED
         except EngineUnavailable as unavailable:
+            self._leave(waiter)
             return self._count(
                 await self._fallback.acquire_async(unavailable, waiter.cost, self._left(waiter))
             )

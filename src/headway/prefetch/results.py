@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headway.errors import InvalidUse, seconds_text
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Admission:
     """The answer of a `Prefetcher`: true if the request may go; otherwise `retry_after` says when to ask again.
 
@@ -21,12 +22,9 @@ class Admission:
     (False, 'limit')
     """
 
-    __slots__ = ("admitted", "reason", "retry_after")
-
-    def __init__(self, admitted: bool, reason: str, retry_after: float = 0.0) -> None:
-        self.admitted = admitted
-        self.reason = reason
-        self.retry_after = retry_after
+    admitted: bool
+    reason: str
+    retry_after: float = 0.0
 
     def __bool__(self) -> bool:
         return self.admitted
