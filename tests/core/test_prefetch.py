@@ -1,5 +1,7 @@
 """The ledger of prefetched permits: what is spent was granted and has not expired; what is owed is paid."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -382,7 +384,7 @@ def test_a_refusal_names_the_time_at_which_an_answer_should_be_there(sent_at, to
 
 def test_the_example_of_the_essay():
     ledger = new(optimistic=True)
-    due: list[tuple] = []
+    due: list[tuple[int, Any, int, int]] = []
     asked, admitted = [], []
     left, end = 0, 0
     for now in range(0, 1300 * MS, 50 * MS):

@@ -61,10 +61,12 @@ class Line:
         self._waiters[waiter.number] = waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """Give up a place, if there is one; the next one may be at the head now."""
+        """Give up a place, if there is one; the next one may be at the head now. It may be called again."""
         if self._waiters.pop(waiter.number, None) is not None:
-            # An empty line needs nothing, whatever an interrupted `join` has left.
-            self.needed = self.needed - waiter.cost if self._waiters else 0
+            self.needed -= waiter.cost
+        if not self._waiters:
+            self.needed = 0  # whatever was interrupted
+        else:
             self.wake_head()
 
     def wake_head(self) -> None:

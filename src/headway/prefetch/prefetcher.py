@@ -194,7 +194,11 @@ class Prefetcher:
             self._leave(waiter)  # those behind need not wait for the fallback's answer
             return self._count(self._fallback.acquire(unavailable, waiter.cost, self._left(waiter)))
         finally:
-            self._leave(waiter)
+            try:
+                self._leave(waiter)
+            except BaseException:
+                self._leave(waiter)  # an interrupt came before it had left
+                raise
 
     async def acquire_async(self, cost: int = 1, *, timeout: Timeout = ...) -> Admission:
         """`acquire` for a task.
@@ -218,7 +222,11 @@ class Prefetcher:
                 await self._fallback.acquire_async(unavailable, waiter.cost, self._left(waiter))
             )
         finally:
-            self._leave(waiter)
+            try:
+                self._leave(waiter)
+            except BaseException:
+                self._leave(waiter)  # an interrupt came before it had left
+                raise
 
     def stats(self) -> PrefetcherStats:
         """What was granted and fetched so far, and what is at hand.
@@ -277,31 +285,40 @@ class Prefetcher:
 
     def _look(self, waiter: Waiter, queue: bool) -> bool:
         """Look at the ledger once: whether the request is admitted. With `queue` it waits in the line otherwise."""
-        with self._lock:
-            if self._closed:
-                raise LimiterClosed(self._name)
-            if disabled:
-                return True
-            now = self._clock.now()
-            ledger = self._ledger
-            if ledger.overdue(now) is not None:
-                self._note_failure(TimeoutError(f"no answer within {seconds_text(ledger.timeout_ns / 1e9)}"))
-            line = self._line
-            if line.number(waiter):
-                ledger.predictor.note(now, waiter.cost)
-            queued = waiter in line
-            fetch = ledger.begin(now, line.needed if queued else line.needed + waiter.cost)
-            is_next = line.is_next(waiter)
-            admitted = is_next and ledger.take(now, waiter.cost)
-            if admitted:
-                self._granted += 1
-                self._spent += waiter.cost
-            elif queue and not queued and not ledger.failed:
-                line.join(waiter)
-            waiter.until = ledger.next_change(now) if is_next else now + ledger.timeout_ns
-            self._fetches += fetch is not None
-        if fetch is not None:
-            self._start(ledger, fetch)
+        ledger, fetch = self._ledger, None
+        try:
+            with self._lock:
+                if self._closed:
+                    raise LimiterClosed(self._name)
+                if disabled:
+                    return True
+                ledger, now = self._ledger, self._clock.now()
+                if ledger.overdue(now) is not None:
+                    self._note_failure(
+                        TimeoutError(f"no answer within {seconds_text(ledger.timeout_ns / 1e9)}")
+                    )
+                line = self._line
+                if line.number(waiter):
+                    ledger.predictor.note(now, waiter.cost)
+                queued = waiter in line
+                fetch = ledger.begin(now, line.needed if queued else line.needed + waiter.cost)
+                is_next = line.is_next(waiter)
+                admitted = is_next and ledger.take(now, waiter.cost)
+                if admitted:
+                    self._granted += 1
+                    self._spent += waiter.cost
+                elif queue and not queued and not ledger.failed:
+                    line.join(waiter)
+                waiter.until = ledger.next_change(now) if is_next else now + ledger.timeout_ns
+            if fetch is not None:
+                self._fetches += 1
+                self._start(ledger, fetch)
+        except BaseException:
+            if fetch is not None:
+                # An interrupt came, perhaps before it was sent. If it was, its answer is taken as a late one.
+                with self._lock:
+                    ledger.give_up(fetch)
+            raise
         return admitted
 
     def _looks(self, waiter: Waiter, timeout: Timeout, new_waker: Callable[[], Waker]) -> Iterator[int]:
