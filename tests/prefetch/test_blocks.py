@@ -4,13 +4,13 @@ import threading
 import time
 
 from headway import Prefetcher
-from headway.testing import disabled, virtual_time
+from headway.testing import ManualClock, disabled, virtual_time
 
 
 def test_in_virtual_time_a_prefetcher_starts_anew_and_gets_its_permits_back():
     prefetcher = Prefetcher(lambda amount: (amount, 60.0))
     prefetcher.acquire()
-    with virtual_time() as clock:
+    with virtual_time(ManualClock()) as clock:
         assert prefetcher.stats().available == 0
         assert prefetcher.acquire()
         clock.advance(61)
@@ -25,7 +25,7 @@ def test_an_answer_of_another_time_is_not_taken(server):
     server.gate.clear()
     prefetcher = Prefetcher(server.fetch)
     prefetcher.try_acquire()
-    with virtual_time():
+    with virtual_time(ManualClock()):
         server.gate.set()
         while server.running or not server.asked:
             time.sleep(0.001)

@@ -405,17 +405,6 @@ def test_a_prefetcher_is_not_pickled():
         pickle.dumps(Prefetcher(lambda amount: (amount, 1.0)))
 
 
-def test_a_sync_fetch_in_virtual_time(server):
-    async def main():
-        prefetcher = Prefetcher(server.fetch)
-        assert await prefetcher.acquire_async()
-        await asyncio.sleep(61)
-        assert prefetcher.stats().available == 0
-        assert await prefetcher.acquire_async()
-
-    run(main())
-
-
 def test_stats_add_up():
     async def main():
         remote = Remote(limit=100, expires_in=1.0)
