@@ -6,8 +6,8 @@
 ...     pass  # at most 100 of these in any minute
 
 The layout, from the bottom: `core` holds every algorithm as a pure state machine, `engines` keep their ledgers,
-`flows` say what waiting means and `drive` does it for threads and for tasks; `limiter` and `throttle` are what
-you call. `testing` has clocks that you can turn.
+`flows` say what waiting means and `drive` does it for threads and for tasks; `limiter`, `throttle`, `pacer` and
+`prefetch` are what you call. `testing` has clocks that you can turn.
 """
 
 from headway import _pure  # noqa: F401 - first of all: it decides which form of the others is loaded
@@ -39,11 +39,13 @@ from headway.events import LimiterEvent
 from headway.limiter.limiter import Limiter
 from headway.limiter.permits import Permit
 from headway.pacer.pacer import Pacer
+from headway.prefetch import Admission, Prefetcher, PrefetcherStats
 from headway.status import LimiterStats, Status
 from headway.throttle.decorator import limiter_of, throttle
 
 __all__ = [
     "AcquireTimeout",
+    "Admission",
     "AllOf",
     "Bucket",
     "Clock",
@@ -68,6 +70,8 @@ __all__ = [
     "Permit",
     "PermitExpired",
     "PermitFinished",
+    "Prefetcher",
+    "PrefetcherStats",
     "RateLimited",
     "Remote",
     "Spacing",

@@ -98,12 +98,14 @@ def virtual_time(clock: ManualClock | None = None) -> Block[ManualClock]:
     """
 
     def enter(stack: ExitStack) -> ManualClock:
+        from headway import prefetch
         from headway.engines import memory
         from headway.pacer import lifecycle
 
         now = ManualClock(autojump=True) if clock is None else clock
         # Undone from the bottom up: first the old clock, then the ledgers and pools that are written in its time.
         stack.callback(memory.bring_back, memory.set_aside())
+        stack.callback(prefetch.bring_back, prefetch.set_aside())
         pools: list[Any] = []
         stack.callback(lifecycle.bring_back, pools)
         stack.callback(substitute_system_clock, substitute_system_clock(now))
@@ -125,13 +127,16 @@ def disabled() -> Block[None]:
     """
 
     def enter(stack: ExitStack) -> None:
+        from headway import prefetch
         from headway.engines import memory
         from headway.pacer import lifecycle
 
         before = memory.set_disabled(True)
         stack.callback(lifecycle.set_disabled, before)
         stack.callback(memory.set_disabled, before)
+        stack.callback(prefetch.set_disabled, before)
         lifecycle.set_disabled(True)
+        prefetch.set_disabled(True)
 
     return Block(enter)
 
