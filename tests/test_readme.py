@@ -181,6 +181,16 @@ PROMISES = {
         "redis/test_uvloop.py::test_what_the_cancelled_were_granted_goes_back",
         "programs/test_coroutines.py::test_no_loop_no_waiting",
     ],
+    "`Prefetcher` fetches permits ahead, in the background, and decides here with what is at hand.": [
+        "prefetch/test_verbs.py::test_a_fetch_in_the_background_comes_before_the_last_permit_is_spent",
+        "prefetch/test_verbs.py::test_a_sync_fetch_does_not_block_the_loop_it_is_asked_from",
+    ],
+    "Only what was granted and has not expired is spent, whatever happens to the answers: docs/prefetch.md.": [
+        "prefetch/test_verbs.py::test_a_strict_prefetcher_spends_what_was_granted_and_no_more",
+        "prefetch/test_verbs.py::test_permits_expire_by_the_clock_that_was_given",
+        "lab/test_prefetch_worlds.py::test_a_world_keeps_its_limit_and_recovers",
+        "lab/test_prefetch_accuracy.py::test_a_strict_client_is_never_above_the_limit",
+    ],
 }
 
 # Sentences that promise nothing about what headway does.
@@ -190,6 +200,7 @@ PLAIN = {
     "In a checkout, with Python 3.11 or newer:",
     "string | promise",
     "Take the estimate, and settle for what the call really cost.",
+    "You write the one function that asks the server:",
     'Ledgers are in memory (`engine="memory://"`, the default) or on a shared engine.',
     (
         "The promise has conditions: what you say about the remote (`Remote`) is true, and all calls go through the "
