@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two questions to a slot that is half way to another node; twice as long each time."""
-MOST, FEW = 256, 64
+MOST, FEW = 256, 32
 """Requests in one command: a script keeps the server from all other clients. Fewer where each takes longer, as there
 are several rules, or waiters that have to be served."""
 QUICK = 1_000_000
