@@ -70,7 +70,7 @@ class Allotment(Ledger):
     __slots__ = ("free", "rule")
 
     def __init__(self, rule: Rule) -> None:
-        self.tally = 0
+        Ledger.__init__(self)
         self.rule = rule
         self.free = 0
 

@@ -3,8 +3,9 @@
 Everything around the two state machines is simulated, and they are the real ones (`headway.core.holder`,
 `headway.core.lease`). A fleet is a heap of moments: a request comes to a client, a client has something to say, a
 call or an answer arrives. Requests are tried and never wait: what is refused is lost, which is the hardest traffic
-there is. Every clock may be skewed. Times are kept as true time; an audit reads them on the ledger's clock, since
-that is the clock by which the limit is promised.
+there is. With `patience` they wait for a token up to so long, as `acquire(timeout=...)` does. Every clock may be
+skewed. Times are kept as true time; an audit reads them on the ledger's clock, since that is the clock by which the
+limit is promised.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class Fleet:
         *,
         ledger_clock: Skewed = TRUE,
         clocks: Sequence[Skewed] = (),
+        patience: int = 0,
         holder: type[Holder] = Holder,
         lender: type[LeaseLedger] = LeaseLedger,
     ) -> None:
@@ -115,6 +117,7 @@ class Fleet:
         self.terms = terms or Terms(drift_ppm=0, ledger_drift_ppm=0, resolution=0)
         self.network = network or Network()
         self.ledger_clock = ledger_clock
+        self.patience = patience
         self.holder = holder
         tokens = tokens_to_lend(limit, self.terms.resolution, self.terms.ledger_drift_ppm, self.terms.ttl)
         self.ledger = lender(tokens, self.terms.ttl, self.terms.ledger_drift_ppm, self.terms.predict)
@@ -161,16 +164,33 @@ class Fleet:
             return
         now = client.clock.reading(self.t)
         holder = client.holder
-        granted = holder.ask(now, 1) == 0
-        if granted:
+        wait = holder.ask(now, 1)
+        if wait == 0:
             self.spend(client, now)
+        elif self.patience and client.first_answer >= 0:
+            self.wait(client, wait, self.t + self.patience)
         if client.first_answer >= 0:
             client.asked += 1
-            client.passed += granted
+            client.passed += wait == 0
         if holder.grown(now):
             self.call(client, now)
         elif client.timer > self.t:
             self.look(client, now)
+
+    def wait(self, client: Client, wait: int, until: int) -> None:
+        # A wait of 1 is none that is known: look again after a while.
+        at = self.t + max(wait, BILLION // 100)
+        if at <= until:
+            self.push(at, self.retry, client, until)
+
+    def retry(self, client: Client, until: int) -> None:
+        now = client.clock.reading(self.t)
+        wait = client.holder.wait(now, 1)
+        if wait == 0:
+            self.spend(client, now)
+            client.passed += 1
+        else:
+            self.wait(client, wait, until)
 
     def spend(self, client: Client, now: int) -> None:
         client.holder.tokens.ledger.take(now, 1)
