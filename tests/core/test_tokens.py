@@ -89,6 +89,18 @@ def test_tokens_that_were_there_and_back_are_what_they_were(limit, x, k):
         )
 
 
+@pytest.mark.parametrize("limit", [Window(5, per=1, remote=False), Bucket("3/s", burst=7)], ids=str)
+def test_a_ledger_of_longer_ticks_lends_the_same(limit):
+    """A script counts microseconds."""
+    fine, coarse = tokens_to_lend(limit, 0, 0, SECOND), tokens_to_lend(limit, 0, 0, SECOND // 1000, 1000)
+    for tokens, second in ((fine, SECOND), (coarse, SECOND // 1000)):
+        tokens.ledger.take(second, 3)
+        tokens.deposit(second, tokens.withdraw(second, 4))
+    for cost in range(1, limit.capacity + 1):
+        late = coarse.ledger.wait(SECOND // 1000, cost) * 1000 - fine.ledger.wait(SECOND, cost)
+        assert 0 <= late <= 2000
+
+
 def test_idle_tokens_go_first_then_an_even_sample():
     window = tokens_to_lend(Window(10, per=10, remote=False), 0, 0, SECOND)
     for second in range(8):

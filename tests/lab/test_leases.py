@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from headway.core.holder import Holder, Terms
+from headway.core.lease import LeaseLedger
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Window
 from headway.lab.clocks import BILLION, Skewed
 from headway.lab.leases.audit import above, above_slots
@@ -153,6 +154,26 @@ def test_worlds_in_which_everything_goes_wrong(first):
         outcome = run_world(draw(seed))
         assert outcome.above == 0, outcome
         assert not outcome.jammed, outcome
+
+
+class Checked(LeaseLedger):
+    """Keeps sums as it goes along; here they are added up anew after every call."""
+
+    def sync(self, now, ask):
+        answer = super().sync(now, ask)
+        leases = self.leases.values()
+        assert self.held == sum(lease.held for lease in leases)
+        assert self.short == sum(lease.short() for lease in leases)
+        assert self.recalled == sum(lease.recall for lease in leases)
+        assert all(lease.held >= 0 and lease.end > now for lease in leases)
+        ends = [lease.end for lease in leases]
+        assert ends == sorted(ends)
+        return answer
+
+
+def test_the_sums_of_a_ledger_are_right_after_every_call():
+    for seed in range(100, 115):
+        run_world(draw(seed), lender=Checked)
 
 
 @every_mutant

@@ -97,7 +97,7 @@ class Lease:
 
 
 class LeaseLedger:
-    """Lends the tokens of one limit; times are nanoseconds of the ledger's clock, which never runs backward."""
+    """Lends the tokens of one limit; times are ticks of the ledger's clock, which never runs backward."""
 
     __slots__ = (
         "changes", "direct_demand", "direct_share", "drift_ppm", "held", "leases", "named", "recalled", "short",
@@ -206,7 +206,9 @@ class LeaseLedger:
                 self.named += 1
                 lease.number = self.named
                 lease.end = lease.heard + self.ttl
+                lease.recall = 0
                 self._book(lease, 0)
+            self.recalled = 0
             self.changes = len(self.leases)
         while self.leases:
             client = next(iter(self.leases))

@@ -164,19 +164,19 @@ class SlotTokens(Tokens):
         self._move(now, count)
 
 
-def tokens_to_lend(limit: Limit, resolution_ns: int, drift_ppm: int, ttl_ns: int) -> Tokens:
-    """All tokens of a limit, in the ledger that lends them.
+def tokens_to_lend(limit: Limit, resolution_ns: int, drift_ppm: int, ttl: int, tick_ns: int = 1) -> Tokens:
+    """All tokens of a limit, in the ledger that lends them; its times and `ttl` are in ticks of `tick_ns`.
 
     >>> tokens_to_lend(Window(5, per=1, remote=False), 1, 250, 10**9).withdraw(0, 3)
     ((3, 0),)
     """
     match limit:
         case Window():
-            return WindowTokens(WindowRule(limit, resolution_ns, drift_ppm))
+            return WindowTokens(WindowRule(limit, resolution_ns, drift_ppm, tick_ns))
         case Bucket():
-            return BucketTokens(limit)
+            return BucketTokens(limit, tick_ns=tick_ns)
         case FixedWindow():
-            return CountTokens(FixedWindowRule(limit), 2 * ttl_ns)
+            return CountTokens(FixedWindowRule(limit, tick_ns), 2 * ttl)
         case Concurrency():
             return SlotTokens(limit)
         case _:

@@ -134,11 +134,13 @@ class WindowTokens(Tokens):
 class BucketTokens(Tokens):
     """Units of a bucket: `units` of them lie here."""
 
-    __slots__ = ("capacity", "per", "permits", "units")
+    __slots__ = ("capacity", "per", "permits", "tick_ns", "units")
 
-    def __init__(self, limit: Bucket, stretched: int = 0, *, empty: bool = False) -> None:
-        self.permits = limit.count
+    def __init__(self, limit: Bucket, stretched: int = 0, tick_ns: int = 1, *, empty: bool = False) -> None:
+        # So many permits in so many ticks.
+        self.permits = limit.count * tick_ns
         self.per = stretched or limit.per_ns
+        self.tick_ns = tick_ns
         self.capacity = limit.capacity
         self.units = 0 if empty else limit.capacity
         # The time in which an empty bucket fills; the same for any number of units.
@@ -155,7 +157,7 @@ class BucketTokens(Tokens):
             parts = permits // common
             whole, part = divmod(span // common, parts)
             numbers = (whole, part, parts, units * whole + units * part // parts, units * part % parts)
-        rule = rule_from_record("bucket", units, numbers, 1)
+        rule = rule_from_record("bucket", units, numbers, self.tick_ns)
         assert isinstance(rule, BucketRule)
         return rule
 
