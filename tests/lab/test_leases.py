@@ -208,3 +208,30 @@ def test_the_command_prints_what_it_found():
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "3 worlds, 0 of them above the limit or jammed" in done.stdout
+
+
+class WithSingles(Fleet):
+    """A fleet whose ledger is also asked for single permits, by clients without a lease."""
+
+    def __init__(self, limit, traffics, singles):
+        self.single_times = []
+        super().__init__(limit, traffics)
+        self.singles = singles
+        self.push(next(singles), self.single)
+
+    def single(self):
+        self.push(next(self.singles), self.single)
+        self.ledger_now = max(self.ledger_now, self.t)
+        if self.ledger.direct(self.ledger_now, 1) == 0:
+            self.ledger.tokens.ledger.take(self.ledger_now, 1)
+            self.single_times.append(self.t)
+
+
+@pytest.mark.parametrize("limit", [Window(20, per=1, remote=False), Bucket("20/s", burst=20)], ids=str)
+def test_clients_with_and_without_a_lease_share_one_ledger(limit):
+    fleet = WithSingles(limit, split(40, (1, 1)), even(8, start=5 * BILLION)).run(35)
+    assert above(limit, sorted(fleet.times + fleet.single_times)) == 0
+    # A fair third of the limit goes to single permits, and the leases use the rest.
+    assert len(fleet.single_times) >= 0.7 * 20 / 3 * 30
+    late = [at for at in fleet.times + fleet.single_times if at >= 10 * BILLION]
+    assert len(late) >= 0.9 * 20 * 25
