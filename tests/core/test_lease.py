@@ -155,6 +155,15 @@ def test_a_fixed_window_is_lent_until_its_end_and_remembers_its_clients():
     assert set(ledger.leases) == {"C"}
 
 
+def test_a_client_that_vanished_is_forgotten_over_the_ends_of_windows():
+    ledger = ledger_of(FixedWindow(20, per="1s"))
+    ledger.sync(SECOND // 2, ask("gone", 1, 40))
+    for second in range(6):
+        assert ("gone" in ledger.leases) == (second <= 3)
+        ledger.sync(second * SECOND + SECOND // 2 + 1, ask("A", second, 40))
+    assert set(ledger.leases) == {"A"}
+
+
 # -- the client
 
 

@@ -154,6 +154,17 @@ def test_a_bucket_of_the_essay():
     assert bucket.ledger.reset_after(0) == 187_500_000
 
 
+def test_units_that_meet_round_their_time_up():
+    bucket = tokens_to_lend(Bucket("10/s", burst=10), 0, 0, SECOND)
+    bucket.withdraw(0, 1)
+    bucket.deposit(0, ((1, 1),))
+    assert bucket.ledger.reset_after(0) == 1
+    # What is kept by those that stay is rounded up too.
+    bucket.deposit(0, ((1, 3),))
+    assert bucket.withdraw(0, 4) == ((4, 0),)
+    assert bucket.ledger.reset_after(0) == 4
+
+
 def test_counts_of_a_fixed_window_are_gone_with_it():
     limit = FixedWindow(10, per="minute")
     counts = tokens_to_lend(limit, 1, 250, SECOND)
