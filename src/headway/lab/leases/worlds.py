@@ -8,8 +8,8 @@ tried here is that the ledger is safe once it has been told (`LeaseLedger.quaran
 
 A world ends with a calm part: no more faults, and three times the demand of the limit. There the fleet has to
 recover. It is *jammed* if a token is missing, if a client is without a lease, or if less than half of what the
-limit allows passes. The last is not asked of a limit with fewer tokens than clients: a token serves the requests of
-its holder.
+limit allows passes. The last is not asked of a limit with no more tokens than clients: a token serves the requests
+of its holder.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class World:
     longest: int = 5 * BILLION
     lost: float = 0.2
     demand: float = 2.0  # of the limit
+    singles: float = 0.0  # of the limit: asked for at the ledger, by clients without a lease
     max_transit: int = 500 * MILLISECOND
     rough: int = 20 * BILLION  # how long things go wrong
     calm: int = 30 * BILLION
@@ -94,11 +95,7 @@ def draw(seed: int, **fixed: Any) -> World:
         seed=seed,
         kind=kind,
         n=rng.choice((1, 2, 5, 10, 10, 30)),
-        per=rng.choice(
-            (BILLION, 2 * BILLION, 5 * BILLION)
-            if kind == "fixed_window"
-            else (BILLION // 5, BILLION, 3 * BILLION)
-        ),
+        per=rng.choice(ALIGNED if kind == "fixed_window" else (BILLION // 5, BILLION, 3 * BILLION)),
         clients=rng.choice((1, 2, 3, 6)),
         ttl=rng.choice((BILLION, 3 * BILLION)),
         drift_ppm=rng.choice((0, 250, 50_000)),
@@ -109,9 +106,8 @@ def draw(seed: int, **fixed: Any) -> World:
         max_transit=rng.choice((100, 500, 2000)) * MILLISECOND,
         kills=rng.choice((0, 1, 3)),
         stops=rng.choice((0, 1, 4)),
-        steps=()
-        if kind == "fixed_window"
-        else rng.choice(((), (), (-2 * BILLION,), (60 * BILLION,), (BILLION, -BILLION))),
+        singles=0.0 if kind == "remote" else rng.choice((0.0, 0.0, 0.2, 2.0)),
+        steps=() if kind == "fixed_window" else rng.choice(STEPS),
     )
     return replace(world, **fixed)
 
@@ -128,7 +124,7 @@ class Outcome:
 
     @property
     def jammed(self) -> bool:
-        poor = self.recovered < 0.5 and self.world.n >= self.world.clients
+        poor = self.recovered < 0.5 and self.world.n > self.world.clients
         return poor or self.missing != 0 or self.without > 0
 
 
@@ -169,6 +165,8 @@ class WorldFleet(Fleet):
         for _ in range(world.stops):
             self.push(rng.randrange(world.rough), self.stop)
         self.offset = 0
+        self.singles = self._singles()
+        self._next_single()
         for step in world.steps:
             self.push(rng.randrange(world.rough), self.step, step)
 
@@ -221,6 +219,23 @@ class WorldFleet(Fleet):
         if answer is not None:
             for at in self.network.arrivals(self.t):
                 self.push(at, self.answered, client, answer)
+
+    # -- single permits
+
+    def _singles(self) -> Traffic:
+        return poisson(self.world.n * BILLION / self.world.per * self.world.singles, self.rng)
+
+    def _next_single(self) -> None:
+        at = next(self.singles, None)
+        if at is not None:
+            self.push(at, self.single)
+
+    def single(self) -> None:
+        self._next_single()
+        self.ledger_now = max(self.ledger_now, self._shown())
+        if self.ledger.direct(self.ledger_now, 1) == 0:
+            self.ledger.tokens.ledger.take(self.ledger_now, 1)
+            self.times.append(self.ledger_clock.reading(self.t))
 
     # -- what is counted
 
