@@ -41,7 +41,7 @@ def test_the_story_of_the_essay():
     back = ((4, 0), (6, SECOND // 2))
     assert ledger.sync(SECOND, ask("A", 3, 20, lease=first.lease, holding=10, back=back)).recall == 0
     filled = ledger.sync(5 * SECOND // 4, ask("B", 2, 20, lease=short.lease))
-    assert filled.tokens == ((4, 0), (6, SECOND // 4))
+    assert filled.tokens == ((4, 0), (6, SECOND // 4 + 1))
     assert filled.again == 0
 
 

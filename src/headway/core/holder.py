@@ -42,13 +42,16 @@ from headway.core.ledger import FOREVER, LONG_AGO
 from headway.core.lendable import tokens_to_borrow
 from headway.core.limits import Limit
 from headway.core.shares import MILLI
-from headway.core.tokens import MILLION, Batch, Tokens, at_least, at_most, total
+from headway.core.tokens import MILLION, Batch, Tokens, at_least, at_most, incoming, outgoing, total
 
 SECOND = 1_000_000_000
 
 
 class Terms(NamedTuple):
-    """What a fleet agrees on, in nanoseconds; the drifts are of the client's clock and of the ledger's."""
+    """What a fleet agrees on, in nanoseconds; the drifts are of the client's clock and of the ledger's.
+
+    The margin covers the ticks of both clocks and what lies between a decision and its use.
+    """
 
     ttl: int = 3 * SECOND
     margin: int = 3 * SECOND // 10
@@ -154,10 +157,18 @@ class Holder:
         self.grown_at = now
         self.want = want
         self.held = self.tokens.count(now) if self.tokens.used_up else self.held - total(back)
-        told = tuple((count, at_most(after, self.terms.drift_ppm)) for count, after in back)
         self.seq += 1
         self.sent = [now]
-        self.pending = Sync(self.client, self.seq, 0, self.lease, want, self.held, told, closing)
+        self.pending = Sync(
+            self.client,
+            self.seq,
+            0,
+            self.lease,
+            want,
+            self.held,
+            outgoing(back, self.terms.drift_ppm),
+            closing,
+        )
         return self.pending
 
     def answered(self, now: int, answer: Answer) -> bool:
@@ -173,9 +184,8 @@ class Holder:
             return True
         self.lease = answer.lease
         terms = self.terms
-        batch = tuple((count, at_least(after, terms.drift_ppm)) for count, after in answer.tokens)
-        self.tokens.deposit(now, batch)
-        self.held += total(batch)
+        self.tokens.deposit(now, incoming(answer.tokens, terms.drift_ppm, terms.resolution))
+        self.held += total(answer.tokens)
         self.recall = answer.recall
         # The end in true time is no earlier than by a fast clock there, and no later than by a slow one here.
         sure = answer.ttl * (MILLION - terms.drift_ppm) // (MILLION + terms.ledger_drift_ppm)

@@ -41,7 +41,7 @@ from typing import NamedTuple
 from headway.core.demand import Demand
 from headway.core.ledger import FOREVER
 from headway.core.shares import MILLI, shares
-from headway.core.tokens import Batch, Tokens, at_least, at_most, total
+from headway.core.tokens import Batch, Tokens, incoming, outgoing, total
 
 SPREAD = 16
 AGAIN = 12
@@ -62,7 +62,10 @@ class Sync(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the ledger says to one call. Spans are nanoseconds; `again` 0: no sooner than the renewal."""
+    """What the ledger says to one call; `again` 0: no sooner than the renewal.
+
+    Spans are ticks of the ledger. An engine whose ticks are longer than a nanosecond turns them into nanoseconds.
+    """
 
     seq: int
     attempt: int
@@ -147,7 +150,7 @@ class LeaseLedger:
         """Take in what is handed back; what is neither handed back nor held any more was spent or lost."""
         left = lease.held - total(ask.back)
         kept = min(ask.holding, left)
-        self.tokens.deposit(now, tuple((count, at_least(after, self.drift_ppm)) for count, after in ask.back))
+        self.tokens.deposit(now, incoming(ask.back, self.drift_ppm, 1))
         if kept < left:
             self.tokens.forfeit(now, left - kept, now)
         self._book(lease, kept)
@@ -164,13 +167,11 @@ class LeaseLedger:
         # To the end of the queue of leases: it ends last.
         known = self.leases.pop(ask.client, None) is not None
         self.leases[ask.client] = lease
-        if lease.want != ask.want or not known:
+        if lease.want != ask.want or not known or self.direct_share:
             self.short -= lease.short()
             lease.want = ask.want
             self.short += lease.short()
-            self.changes += 1
-        if self.changes * SPREAD >= len(self.leases):
-            self.divide(now)
+            self._changed(now)
         more = min(lease.share - lease.held, self.tokens.count(now) - self.direct_share)
         granted = self.tokens.withdraw(now, more) if more > 0 else ()
         self._book(lease, lease.held + total(granted))
@@ -184,12 +185,17 @@ class LeaseLedger:
             ask.seq,
             ask.attempt,
             lease.number,
-            tuple((count, at_most(after, self.drift_ppm)) for count, after in granted),
+            outgoing(granted, self.drift_ppm),
             lease.recall,
             ttl,
             self.ttl // AGAIN if lease.short() else 0,
         )
         return lease.answer
+
+    def _changed(self, now: int) -> None:
+        self.changes += 1
+        if self.changes * SPREAD >= len(self.leases):
+            self.divide(now)
 
     def _recall(self, lease: Lease, stock: int) -> None:
         """Ask for what is above its share, as far as other clients are short and no other client was asked."""
@@ -257,8 +263,8 @@ class LeaseLedger:
         wait = self.tokens.ledger.wait(now, cost)
         if wait == 0 or not self.leases:
             return wait
-        self.divide(now)
-        return min(wait, max(1, self.ttl // 3)) if wait < FOREVER else max(1, self.ttl // 3)
+        self._changed(now)
+        return min(wait, max(1, self.ttl // 3))
 
     # -- after a loss
 
@@ -273,6 +279,3 @@ class LeaseLedger:
         vanished.heard = now
         vanished.end = now + min(self.ttl, self.tokens.longest_lease(now))
         self.leases[""] = vanished
-
-
-__all__ = ["MILLI", "Answer", "Lease", "LeaseLedger", "Sync"]

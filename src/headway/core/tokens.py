@@ -70,6 +70,20 @@ def total(batch: Batch) -> int:
     return sum(count for count, _ in batch)
 
 
+def outgoing(batch: Batch, drift_ppm: int) -> Batch:
+    """What is told of tokens by the clock of their sender."""
+    return tuple((count, at_most(after, drift_ppm)) for count, after in batch)
+
+
+def incoming(batch: Batch, drift_ppm: int, resolution: int) -> Batch:
+    """What is made of it by the clock of their receiver: two readings may be a tick further apart than the truth.
+
+    >>> incoming(outgoing(((3, 0), (1, 1_000_000)), 1000), 250, 1)
+    ((3, 0), (1, 1001254))
+    """
+    return tuple((count, at_least(after, drift_ppm) + resolution if after else 0) for count, after in batch)
+
+
 class Tokens:
     """Some tokens of a limit, kept in an ordinary ledger; `span` is how long one is gone when it is spent."""
 
