@@ -26,10 +26,11 @@ from headway.core.limits import Bucket, FixedWindow, Limit, Window
 from headway.core.remote import Remote
 from headway.lab.clocks import BILLION, Skewed
 from headway.lab.leases.audit import above
-from headway.lab.leases.fleet import TRUE, Client, Fleet, RoughNetwork
+from headway.lab.leases.fleet import Client, Fleet, RoughNetwork
 from headway.lab.leases.traffic import Traffic, poisson
 
-KINDS = ("window", "window", "remote", "remote", "bucket", "fixed_window")
+KINDS = ("window", "window", "remote", "remote", "bucket", "fixed_window", "bare", "entered")
+"""Of a window: at the decision, as a remote counts, and with `remote=None` one or the other, by its use."""
 MILLISECOND = 1_000_000
 ALIGNED = (BILLION, 2 * BILLION, 5 * BILLION)
 STEPS = ((), (), (-2 * BILLION,), (60 * BILLION,), (BILLION, -BILLION))
@@ -71,10 +72,22 @@ class World:
             case "remote":
                 remote = Remote(resolution=0, drift_ppm=250, max_transit=f"{self.max_transit}ns")
                 return Window(self.n, per=per, remote=remote)
+            case "bare" | "entered":
+                return Window(self.n, per=per)
             case "bucket":
                 return Bucket((self.n, per), burst=self.n)
             case _:
                 return FixedWindow(self.n, per=per)
+
+    @property
+    def held(self) -> bool:
+        """Whether a permit is out until its call is over."""
+        return self.kind in ("remote", "entered")
+
+    @property
+    def transit(self) -> int:
+        """How long a vanished client's call may be on its way, as far as the ledger knows."""
+        return {"remote": self.max_transit, "bare": 10 * BILLION, "entered": 10 * BILLION}.get(self.kind, 0)
 
     def terms(self) -> Terms:
         return Terms(
@@ -106,7 +119,7 @@ def draw(seed: int, **fixed: Any) -> World:
         max_transit=rng.choice((100, 500, 2000)) * MILLISECOND,
         kills=rng.choice((0, 1, 3)),
         stops=rng.choice((0, 1, 4)),
-        singles=0.0 if kind == "remote" else rng.choice((0.0, 0.0, 0.2, 2.0)),
+        singles=0.0 if kind in ("remote", "entered") else rng.choice((0.0, 0.0, 0.2, 2.0)),
         steps=() if kind == "fixed_window" else rng.choice(STEPS),
     )
     return replace(world, **fixed)
@@ -147,8 +160,8 @@ class WorldFleet(Fleet):
         self.rng = rng = Random(world.seed)
         self.network_of_world = RoughNetwork(rng, world.one_way, world.longest, world.lost)
         self.network_of_world.calm_from = world.rough
-        self.remote_clock = self._skewed(250, -1) if world.kind == "remote" else TRUE
-        self.calm_from = world.rough + 2 * world.ttl + 2 * world.per + world.max_transit + 2 * world.longest
+        self.remote_clock = self._skewed(250, -1, 1 if world.kind == "remote" else 16 * MILLISECOND)
+        self.calm_from = world.rough + 2 * world.ttl + 2 * world.per + 2 * world.transit + 2 * world.longest
         super().__init__(
             world.limit(),
             (),
@@ -170,11 +183,11 @@ class WorldFleet(Fleet):
         for step in world.steps:
             self.push(rng.randrange(world.rough), self.step, step)
 
-    def _skewed(self, ppm: int, worst: int) -> Skewed:
+    def _skewed(self, ppm: int, worst: int, tick: int = 1) -> Skewed:
         """A clock within its drift, mostly at one of the edges; far from zero, as clocks are."""
         edge = ppm * 1000
         rate = BILLION + self.rng.choice((worst * edge, worst * edge, -worst * edge, 0))
-        return Skewed(1, self.rng.randrange(100, 200) * BILLION * BILLION, ((0, rate),))
+        return Skewed(tick, self.rng.randrange(100, 200) * BILLION * BILLION, ((0, rate),))
 
     def _traffic(self) -> Traffic:
         world = self.world
@@ -240,7 +253,7 @@ class WorldFleet(Fleet):
     # -- what is counted
 
     def spend(self, client: Client, now: int) -> None:
-        if self.world.kind != "remote":
+        if not self.world.held:
             super().spend(client, now)
             return
         ledger, rng, transit = client.holder.tokens.ledger, self.rng, self.world.max_transit
@@ -283,11 +296,11 @@ class WorldFleet(Fleet):
     def outcome(self) -> Outcome:
         world = self.world
         self.run((self.calm_from + world.calm) / BILLION)
-        clock = self.remote_clock if world.kind == "remote" else self.ledger_clock
+        clock = self.remote_clock if world.held else self.ledger_clock
         calm = clock.reading(self.calm_from)
         late = sum(at >= calm for at in self.times)
-        # A permit of a remote is out for a transit at worst; the gap is longer by both drifts.
-        cycle = world.per * 1.1 + (world.max_transit if world.kind == "remote" else 0)
+        # The gap is longer by both drifts. What is held is out for a transit at worst, and one in five has no end.
+        cycle = world.per * 1.2 + (world.max_transit + world.transit / 5 if world.held else 0)
         return Outcome(
             world,
             len(self.times),
