@@ -119,7 +119,7 @@ def draw(seed: int, **fixed: Any) -> World:
         max_transit=rng.choice((100, 500, 2000)) * MILLISECOND,
         kills=rng.choice((0, 1, 3)),
         stops=rng.choice((0, 1, 4)),
-        singles=0.0 if kind in ("remote", "entered") else rng.choice((0.0, 0.0, 0.2, 2.0)),
+        singles=rng.choice((0.0, 0.0, 0.2, 2.0)),
         steps=() if kind == "fixed_window" else rng.choice(STEPS),
     )
     return replace(world, **fixed)
@@ -236,7 +236,9 @@ class WorldFleet(Fleet):
     # -- single permits
 
     def _singles(self) -> Traffic:
-        return poisson(self.world.n * BILLION / self.world.per * self.world.singles, self.rng)
+        # A call that is held would need a remote of its own here: single permits are asked for where none counts.
+        part = 0.0 if self.world.held else self.world.singles
+        return poisson(self.world.n * BILLION / self.world.per * part, self.rng)
 
     def _next_single(self) -> None:
         at = next(self.singles, None)
