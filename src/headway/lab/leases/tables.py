@@ -15,9 +15,9 @@ from random import Random
 
 from headway.core.holder import Terms
 from headway.core.limits import Bucket, Limit, Window
-from headway.lab.clocks import BILLION
+from headway.lab.clocks import BILLION, Skewed
 from headway.lab.leases.audit import above
-from headway.lab.leases.fleet import Fleet
+from headway.lab.leases.fleet import TRUE, Fleet
 from headway.lab.leases.traffic import even, poisson, split, switching, zipf
 
 CLIENTS = {"1": (1,), "2 (3:1)": (3, 1), "8 equal": (1,) * 8, "8 uneven": (8, 4, 2, 1, 1, 1, 1, 1)}
@@ -29,6 +29,8 @@ LIMITS: dict[str, Limit] = {
     "Bucket 20/s burst 20": Bucket("20/s", burst=20),
 }
 RATE = 20  # a second, of all of them
+FAST = Skewed(1, 0, ((0, BILLION + 1_000_000),))
+SLOW = Skewed(1, 0, ((0, BILLION - 250_000),))
 BARS = {60: (0.99, 0.99, 0.95, 0.95), 1: (0.98, 0.95, 0.85, 0.75)}
 """What has to pass, by the length of the window in seconds, for each set of clients."""
 
@@ -51,7 +53,7 @@ class Row:
     def __str__(self) -> str:
         verdict = "" if self.met else "  below the bar" if not self.above else "  ABOVE THE LIMIT"
         shares = f"{self.passed:7.1%} (bar {self.bar:.0%})"
-        return f"{self.what:60} {shares}  above {self.above}  calls/s {self.calls:.2f}{self.more}{verdict}"
+        return f"{self.what:70} {shares}  above {self.above}  calls/s {self.calls:.2f}{self.more}{verdict}"
 
 
 def window_of(limit: Limit) -> int:
@@ -71,13 +73,29 @@ def measure(what: str, fleet: Fleet, seconds: float, bar: float, more: str = "")
     return Row(what, passed / max(1, min(asked, allowed)), bar, above(fleet.limit, fleet.times), calls, more)
 
 
-def accuracy(name: str, clients: str, demand: float, windows: int = 10, *, waits: bool = False) -> Row:
-    """One cell of the table of strict accuracy; `waits`: a request waits for a token for half a second."""
+def accuracy(
+    name: str, clients: str, demand: float, windows: int = 10, *, waits: bool = False, drifts: bool = False
+) -> Row:
+    """One cell of the table of strict accuracy.
+
+    `waits`: a request waits for a token for half a second. `drifts`: the ledger's clock is fast by 1000 ppm and
+    those of the clients are slow by 250 ppm, which is what they allow for; otherwise clocks are perfect, and known
+    to be.
+    """
     limit = LIMITS[name]
     seconds = windows * window_of(limit)
     bar = BARS[window_of(limit)][list(CLIENTS).index(clients)]
-    fleet = Fleet(limit, split(RATE * demand, CLIENTS[clients]), patience=BILLION // 2 if waits else 0)
-    what = f"{name}, {clients} clients, demand x {demand}{', waiting' if waits else ''}"
+    weights = CLIENTS[clients]
+    fleet = Fleet(
+        limit,
+        split(RATE * demand, weights),
+        Terms() if drifts else None,
+        ledger_clock=FAST if drifts else TRUE,
+        clocks=[SLOW if drifts else TRUE for _ in weights],
+        patience=BILLION // 2 if waits else 0,
+    )
+    marks = f"{', waiting' if waits else ''}{', drifting' if drifts else ''}"
+    what = f"{name}, {clients} clients, demand x {demand}{marks}"
     return measure(what, fleet, seconds, bar)
 
 
@@ -130,6 +148,8 @@ def everything(fleet_clients: int = 10_000) -> Iterator[Row]:
     for clients in CLIENTS:
         for demand in DEMANDS:
             yield accuracy("Window 20/s", clients, demand, waits=True)
+            yield accuracy("Window 20/s", clients, demand, drifts=True)
+            yield accuracy("Window 20/s", clients, demand, waits=True, drifts=True)
     for limit in (
         LIMITS["Window 1200/min"],
         LIMITS["Bucket 1200/min burst 1200"],
@@ -138,5 +158,7 @@ def everything(fleet_clients: int = 10_000) -> Iterator[Row]:
         for demand in (1.0, 1.1, 10.0):
             yield moving_burst(limit, demand)
     yield from near_the_limit()
-    for demand in (0.8, 1.0, 2.0):
-        yield large_fleet(fleet_clients, 30 * fleet_clients, demand, 90)
+    # Thirty tokens a client on average, and ten: the fewer there are, the more of them lie idle at small clients.
+    for each in (30, 10):
+        for demand in (0.8, 1.0, 2.0):
+            yield large_fleet(fleet_clients, each * fleet_clients, demand, 60)
