@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from headway.core.holder import Holder, Terms
 from headway.core.lease import Answer, LeaseLedger, Sync
@@ -140,7 +140,7 @@ class Fleet:
         self._next_request(client)
         return client
 
-    def run(self, seconds: float) -> Fleet:
+    def run(self, seconds: float) -> Self:
         end = round(seconds * BILLION)
         heap = self.heap
         while heap and heap[0][0] < end:
