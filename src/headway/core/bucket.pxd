@@ -24,3 +24,6 @@ cdef class BucketLedger(Ledger):
         whole=cython.longlong, part=cython.longlong, last=cython.bint,
     )
     cdef void refund(self, long long now, long long cost, long long mark, long long tally, bint happened)
+
+    @cython.locals(old=BucketRule)
+    cpdef resize(self, Rule rule, long long now, long long full_in)

@@ -222,6 +222,17 @@ class BucketLedger(Ledger):
         moved = max(0, before - self.tat) + max(0, new.room - old.room) + 1
         self.tally = (self.tally + moved) & (new.horizon - 1)
 
+    def resize(self, rule: Rule, now: int, full_in: int) -> None:
+        """Be a bucket of this rule that is full again after so long; see `headway.core.tokens`.
+
+        Permits that were taken before weigh nothing from now on: what is cancelled of them is not given back.
+        """
+        old = self.rule
+        self.rule = rule  # type: ignore[assignment]
+        self.tally = (self.tally + old.room + 2) & (rule.horizon - 1)
+        self.tat = now + full_in if full_in > 0 else LONG_AGO
+        self.part = 0
+
     def copy(self) -> Ledger:
         twin = BucketLedger(self.rule)
         twin.tat = self.tat

@@ -13,7 +13,8 @@ cdef class WindowRule(Rule):
 
 cdef class WindowLedger(Ledger):
     cdef readonly WindowRule rule
-    cdef readonly long long enterable, free, lost
+    cdef readonly long long enterable, free, lent, lost
+    cdef readonly bint unordered
     cdef readonly Runs cooling, out
 
     @cython.locals(out=Runs, cooling=Runs, due=cython.longlong, count=cython.longlong)
@@ -49,3 +50,6 @@ cdef class WindowLedger(Ledger):
 
     @cython.locals(last=cython.longlong)
     cpdef long long reset_after(self, long long now)
+
+    cpdef tuple withdraw(self, long long now, long long count)
+    cpdef deposit(self, long long now, long long usable, long long count)

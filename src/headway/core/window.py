@@ -53,6 +53,9 @@ like all others, and the next grant has to wait until free is positive again. Th
 Under another rule (`reconfigure`) what cools is moved by the difference of the gaps; `tally` is the sum of all moves,
 so that a permit finds its own place again and no other.
 
+A lease (`headway.core.lease`) moves permits from one ledger to another: `withdraw` takes them out, with the times at
+which they are usable, and `deposit` puts them in. `lent` counts what is elsewhere, so that the sum stays n here too.
+
 For n above 1024 times are rounded *up* to a grid of 1/1024 of the window when they are recorded, and never
 revised: the ledger of 1,000,000 a day stays at some kilobytes, and a promise once given stays true.
 """
@@ -64,6 +67,7 @@ from typing import TYPE_CHECKING
 from headway.core.ledger import FOREVER, Ledger, Rule, ticks
 from headway.core.remote import Remote, gap_ns, transit_ns
 from headway.core.runs import Runs
+from headway.core.shares import sample
 
 if TYPE_CHECKING:
     from headway.core.limits import Limit, Window
@@ -118,7 +122,7 @@ class WindowRule(Rule):
 
 
 class WindowLedger(Ledger):
-    __slots__ = ("cooling", "enterable", "free", "lost", "out", "rule")
+    __slots__ = ("cooling", "enterable", "free", "lent", "lost", "out", "rule", "unordered")
 
     def __init__(self, rule: WindowRule) -> None:
         self.tally = 0
@@ -131,6 +135,9 @@ class WindowLedger(Ledger):
         self.out: Runs | None = Runs() if rule.held else None
         # How many of those that are out were abandoned, at least.
         self.lost = 0
+        self.lent = 0
+        # Whether permits came from another ledger: then one may cool before those that were recorded earlier.
+        self.unordered = False
 
     def get_rule(self) -> Rule:
         return self.rule
@@ -152,7 +159,7 @@ class WindowLedger(Ledger):
         cooling = self.cooling
         if cooling.size == 0 or cooling.last_time() < at:
             return cooling.add(self.on_grid(at), count)
-        if self.rule.bracketed and cooling.last_time() - self.rule.grid >= at:
+        if (self.rule.bracketed or self.unordered) and cooling.last_time() - self.rule.grid >= at:
             return cooling.insert(self.on_grid(at), count)
         # A time that the last run covers is rounded up to it, and needs no place on the grid.
         return cooling.add(at, count)
@@ -295,6 +302,37 @@ class WindowLedger(Ledger):
                 self.cool(now + (self.rule.gap if mark >= 0 else self.rule.bare_gap), extra)
         self.complete(now, min(cost, actual), mark)
 
+    def withdraw(self, now: int, count: int) -> tuple[int, ...]:
+        """Take up to `count` permits out of this ledger: free ones first, then an even sample of those that cool.
+
+        Returns (usable at, count, ...), flat, in the order of time; see `headway.core.tokens`.
+        """
+        self.advance(now)
+        moved: list[int] = []
+        idle = min(count, max(0, self.free))
+        if idle > 0:
+            self.free -= idle
+            moved += (now, idle)
+        # What is owed is paid by those that cool, so as many of them stay.
+        wanted = min(count - idle, self.cooling.total + min(0, self.free))
+        if wanted > 0:
+            pairs = self.cooling.pairs()
+            for i, taken in enumerate(sample(pairs[1::2], wanted)):
+                if taken > 0:
+                    moved += (pairs[2 * i], self.cooling.remove(pairs[2 * i], taken))
+        self.lent += idle + max(0, wanted)
+        return tuple(moved)
+
+    def deposit(self, now: int, usable: int, count: int) -> None:
+        """Put permits into this ledger that were withdrawn from another one: usable at that time."""
+        self.advance(now)
+        self.lent -= count
+        if usable <= now:
+            self.free += count
+        else:
+            self.unordered = True
+            self.cooling.insert(self.on_grid(usable), count)
+
     def remaining(self, now: int) -> int:
         self.advance(now)
         return self.free if self.free > 0 else 0
@@ -352,12 +390,14 @@ class WindowLedger(Ledger):
         twin.tally = self.tally
         twin.enterable = self.enterable
         twin.lost = self.lost
+        twin.lent = self.lent
+        twin.unordered = self.unordered
         return twin
 
     def mend(self, now: int) -> None:
         # The sum is always n: what was on its way from one place to another cools as if it had completed now.
         self.cooling.mend()
-        missing = self.rule.capacity - self.free - self.cooling.total
+        missing = self.rule.capacity - self.lent - self.free - self.cooling.total
         if self.out is not None:
             self.out.mend()
             missing -= self.out.total
@@ -379,3 +419,6 @@ class WindowLedger(Ledger):
             self.cooling.add(state[i], state[i + 1])
         for i in range(end + 1, len(state), 2):
             self.some_room().add(state[i], state[i + 1])
+        here = self.free + self.cooling.total + (0 if self.out is None else self.out.total)
+        self.lent = self.rule.capacity - here
+        self.unordered = self.lent != 0

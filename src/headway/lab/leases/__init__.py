@@ -1,0 +1,15 @@
+"""Leases in virtual time: clients, a ledger, and a network between them that delays, loses and repeats.
+
+    fleet       the simulation: the real `Holder` and `LeaseLedger`, everything around them simulated
+    traffic     what the clients are asked for
+    audit       whether the limit was kept, at every moment
+    tables      the figures: accuracy, a burst that moves, a large fleet, calls per decision
+    worlds      seeded worlds in which everything goes wrong
+    mutants     leases with one rule broken each
+
+`python -m headway.lab.leases` prints the tables.
+"""
+
+from headway.lab.leases.fleet import Fleet, Network
+
+__all__ = ["Fleet", "Network"]
