@@ -15,7 +15,7 @@ from tests.redis.cancellation import run
 from tests.redis.servers import eventually
 
 from headway import Limiter
-from headway.engines.redis.client.batching import thread_batcher
+from headway.engines.redis.client.batching import FEW, thread_batcher
 from headway.engines.redis.client.requests import Acquire, PollQueue, Release, Request, Withdraw
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.address import read_address
@@ -192,8 +192,8 @@ class Bench:
         return [Acquire(self.ledger, (1,) * self.width, WAIT) for _ in range(number)]
 
     def join(self, number):
-        for _ in range(number // 50):
-            some = self.asks(50)
+        for _ in range(number // FEW):
+            some = self.asks(FEW)
             self.send(*some)
             self.standing += [acquire for acquire in some if acquire.verdict == STANDING]
 
@@ -217,9 +217,9 @@ def test_a_command_does_not_cost_more_the_more_wait(valkey, name, kind):
     limiter._shared._engine.worker.stopped = True  # what it says would be counted, too
     bench = Bench(limiter, valkey)
     try:
-        bench.join(100)
+        bench.join(3 * FEW)
         few = bench.costs()
-        bench.join(2000)
+        bench.join(60 * FEW)
         many = bench.costs()
         assert all(later <= earlier + 2 for earlier, later in zip(few, many, strict=True)), (few, many)
         assert max(many) < 60
