@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import warnings
 from collections.abc import Callable
@@ -63,6 +64,8 @@ def demo(
     if seed is None:
         seed = random.randrange(1000)
     console = Console(highlight=False)
+    # Calls that are cut off at the end abandon their permits. That is no news here, and the screen is taken.
+    logging.getLogger("headway").addHandler(logging.NullHandler())
     try:
         with ExitStack() as stack:
             apis = [stack.enter_context(ApiProcess(window, latency_ns, seed)) for _ in range(2)]
