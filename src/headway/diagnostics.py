@@ -109,6 +109,8 @@ def notice_abandoned(store: Any, keys: Iterable[str | None]) -> None:
     Retries of calls that timed out are the usual case: every attempt leaves a permit behind, and the next one waits
     for it.
     """
+    if not store.counts.abandoned:
+        return
     ledgers = [keyed.peek(key) for key in set(keys) for keyed in store.keyed_ledgers]
     lost = [ledger for ledger in ledgers if isinstance(ledger, WindowLedger) and ledger.lost > 0]
     if not lost:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.predictor import SLOTS, Predictor
+from headway.core.predictor import Predictor
+from headway.core.sliding_count import SLOTS
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -58,7 +58,7 @@ def test_ledger_clients_are_freed_without_the_collector(valkey, name):
         for number in range(100):
             limiter.acquire(f"key{number}")
         compact_all(limiter)
-        assert limiter._shared.ledgers.registry.everybody() == []
+        assert limiter._shared.ledgers.registry.all_clients() == []
     finally:
         gc.enable()
 

@@ -109,7 +109,7 @@ def test_a_permit_of_concurrency_is_out_for_a_lease_at_most(valkey, name, call):
     permit.complete()
     assert time.monotonic() - begun < NEVER
     wait_until(
-        lambda: not any(ledger.busy for ledger in limiter._shared.ledgers.registry.everybody()), "no work"
+        lambda: not any(ledger.busy for ledger in limiter._shared.ledgers.registry.all_clients()), "no work"
     )
 
 

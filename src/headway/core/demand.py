@@ -16,8 +16,7 @@ Worked example, a window of 4 s, a token gone for 60 s. A client has had 20 requ
 the long span, and 40 in the last two seconds, so between 27 and 54. It needs 1200 tokens. Then its traffic ends.
 After 2 s the recent count is 0, so at most 2: one a second, and 60 tokens are all it will ask for.
 
-Refused requests count as well: a client that has no tokens is the one that needs them. Twenty slots each, as in the
-predict window of `headway.Prefetcher`.
+Refused requests count as well: a client that has no tokens is the one that needs them.
 """
 
 from __future__ import annotations
@@ -26,39 +25,7 @@ from math import isqrt
 
 from headway.core.ledger import LONG_AGO
 from headway.core.shares import MILLI
-
-SLOTS = 20
-
-
-class Slots:
-    """What was counted in the last `slot * SLOTS` nanoseconds, forgotten slot by slot."""
-
-    __slots__ = ("counts", "newest", "slot", "total")
-
-    def __init__(self, span_ns: int) -> None:
-        self.slot = max(1, span_ns // SLOTS)
-        self.counts = [0] * SLOTS
-        self.newest = LONG_AGO
-        self.total = 0
-
-    def roll(self, now: int) -> int:
-        """Forget what is too old; returns how long a time is covered."""
-        newest = now // self.slot
-        if newest - self.newest >= SLOTS:
-            if self.total:
-                self.counts = [0] * SLOTS
-                self.total = 0
-            self.newest = newest
-        while self.newest < newest:
-            self.newest += 1
-            self.total -= self.counts[self.newest % SLOTS]
-            self.counts[self.newest % SLOTS] = 0
-        return (SLOTS - 1) * self.slot + now - newest * self.slot + 1
-
-    def note(self, now: int, count: int) -> None:
-        self.roll(now)
-        self.counts[self.newest % SLOTS] += count
-        self.total += count
+from headway.core.sliding_count import SlidingCount
 
 
 class Demand:
@@ -68,8 +35,8 @@ class Demand:
 
     def __init__(self, window_ns: int, span_ns: int) -> None:
         self.span = span_ns
-        self.long = Slots(max(window_ns, span_ns))
-        self.recent = Slots(window_ns // 2)
+        self.long = SlidingCount(max(window_ns, span_ns))
+        self.recent = SlidingCount(max(1, window_ns // 2))
         self.first = LONG_AGO
 
     @property

@@ -8,8 +8,8 @@ expire unused. And a batch that is fetched only when nothing is left makes every
 What was added, in this order:
 
 *A predict window.* The client counts what its callers ask for in the last `window`, granted or not. That many will be
-asked for in the next window, if nothing changes, and that many are *desired*. The count is kept in 20 sub-slots, so
-that old demand leaves it in steps of a twentieth, and not all at once.
+asked for in the next window, if nothing changes, and that many are *desired*. Old demand
+leaves the count in steps of a twentieth, and not all at once (`headway.core.sliding_count`).
 
 *A minimum.* A client that has just started has counted nothing. It desires `minimum` permits, so that it does not
 have to fetch them one by one.
@@ -39,8 +39,7 @@ Times are integer nanoseconds of one clock that never runs backward; an earlier 
 
 from __future__ import annotations
 
-SLOTS = 20
-"""Into how many sub-slots the predict window is cut."""
+from headway.core.sliding_count import SlidingCount
 
 
 class Predictor:
@@ -58,17 +57,7 @@ class Predictor:
     (0, 18)
     """
 
-    __slots__ = (
-        "_counts",
-        "_cut",
-        "_slot",
-        "_slot_ns",
-        "_total",
-        "close_wait_ns",
-        "closed_until",
-        "maximum",
-        "minimum",
-    )
+    __slots__ = ("_asked", "_cut", "close_wait_ns", "closed_until", "maximum", "minimum")
 
     def __init__(self, window_ns: int, minimum: int, close_wait_ns: int, maximum: int | None = None) -> None:
         self.minimum = minimum
@@ -78,23 +67,16 @@ class Predictor:
         self.closed_until = 0
         # Whether the end of permits has cut the close wait short.
         self._cut = False
-        self._slot_ns = -(-window_ns // SLOTS)
-        self._counts = [0] * SLOTS
-        self._slot = 0
-        self._total = 0
+        self._asked = SlidingCount(window_ns)
 
     def note(self, now: int, cost: int) -> None:
         """A caller asked for `cost` permits."""
-        if now // self._slot_ns > self._slot:
-            self._advance(now // self._slot_ns)
-        self._counts[self._slot % SLOTS] += cost
-        self._total += cost
+        self._asked.note(now, cost)
 
     def count(self, now: int) -> int:
         """What callers asked for in the predict window; its oldest sub-slot leaves it as a whole."""
-        if now // self._slot_ns > self._slot:
-            self._advance(now // self._slot_ns)
-        return self._total
+        self._asked.roll(now)
+        return self._asked.total
 
     def desired(self, now: int) -> int:
         """How many permits would serve a predict window of demand."""
@@ -138,14 +120,3 @@ class Predictor:
     def close(self, since: int) -> None:
         """Ask no more for the close wait."""
         self.closed_until = since + self.close_wait_ns
-
-    def _advance(self, slot: int) -> None:
-        """Let the sub-slots that have left the window go."""
-        if slot - self._slot >= SLOTS:
-            self._counts = [0] * SLOTS
-            self._total = 0
-        else:
-            for passed in range(self._slot + 1, slot + 1):
-                self._total -= self._counts[passed % SLOTS]
-                self._counts[passed % SLOTS] = 0
-        self._slot = slot

@@ -171,8 +171,7 @@ class LocalLimiter:
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
-                if self._store.counts.abandoned:
-                    notice_abandoned(self._store, ticket.keys)
+                notice_abandoned(self._store, ticket.keys)
                 run(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
         except DeadlinePassed:
@@ -214,8 +213,7 @@ class LocalLimiter:
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
-                if self._store.counts.abandoned:
-                    notice_abandoned(self._store, ticket.keys)
+                notice_abandoned(self._store, ticket.keys)
                 await run_async(wait_in_line(ticket, deadline), self._store, ticket)
             return self._waited(ticket)
         except DeadlinePassed:

@@ -20,6 +20,8 @@ cdef class SharedLimiter:
 
     cpdef acquire(self, key, cost, timeout, bint brackets=*)
 
+    cdef _try_command(self, key, cost)
+
     cdef _verdict(self, decision, key, cost)
 
     @cython.locals(permit=SharedPermit)

@@ -130,8 +130,7 @@ class SharedLimiter:
     def try_acquire(self, key: Key, cost: Cost) -> Permit | Denied:
         if self._exempt is not None and self.table.is_exempt(key):
             return self._exempt.for_exempt().try_acquire(key, cost=cost)
-        usual = key is None and type(cost) is int and cost == 1
-        command = self._now if usual else self._command(key, cost, Patience.NOW)
+        command = self._try_command(key, cost)
         while True:
             try:
                 decision = self.ledgers.send(command)
@@ -144,8 +143,7 @@ class SharedLimiter:
     async def try_acquire_async(self, key: Key, cost: Cost) -> Permit | Denied:
         if self._exempt is not None and self.table.is_exempt(key):
             return self._exempt.for_exempt().try_acquire(key, cost=cost)
-        usual = key is None and type(cost) is int and cost == 1
-        command = self._now if usual else self._command(key, cost, Patience.NOW)
+        command = self._try_command(key, cost)
         while True:
             try:
                 decision = await self.ledgers.send_async(command, need_loop())
@@ -218,6 +216,10 @@ class SharedLimiter:
         keys, costs = self._request(key, cost)
         longest = None if deadline is None else max(0, deadline - self._clock.now())
         return Acquire(keys, costs, patience, 0 if patience == Patience.NOW else longest, brackets)
+
+    def _try_command(self, key: Key, cost: Cost) -> Acquire:
+        usual = key is None and type(cost) is int and cost == 1
+        return self._now if usual else self._command(key, cost, Patience.NOW)
 
     def _request(self, key: Key, cost: Cost) -> tuple[tuple[str | None, ...], tuple[int, ...]]:
         """Keys as the engine wants them (one for all rules of a limiter without metrics), and a cost for each rule."""

@@ -117,7 +117,7 @@ class RedisLedgers:
     def set_limit(self, text: str, rules: tuple[Rule, ...]) -> None:
         self.registry.declare(text, rules)
         # A waiter may be served under the new limit, or never: its ledger is asked soon.
-        for ledger in self.registry.everybody():
+        for ledger in self.registry.all_clients():
             ledger.visited = 0
         self.registry.engine.worker.wake()
 

@@ -21,7 +21,6 @@ from headway.engines.redis.cluster.pause import ClusterPause
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK
 from headway.engines.redis.script.scripts import BUCKET, SPACING, Script, ledger_script
-from headway.errors import LimiterClosed
 from headway.forks import on_fork
 
 if TYPE_CHECKING:
@@ -101,18 +100,14 @@ class LimiterRegistry(LedgerTerms):
         if self.pause_state is not None:
             self.pause_state.begin()
         self._lock = threading.RLock()
-        for ledger in self.everybody():
+        for ledger in self.all_clients():
             ledger.begin()
-
-    def check_open(self) -> None:
-        if self.closed:
-            raise LimiterClosed(self.name)
 
     def close(self) -> None:
         """Refuse new requests, and have the waiters notice it."""
         self.closed = True
         asks = set(self.waiters)
-        for ledger in self.everybody():
+        for ledger in self.all_clients():
             asks.update(ledger.standing.values(), ledger.sleepers)
         for acquire in asks:
             # A request in flight sees that the limiter is closed when its reply is there.
@@ -130,7 +125,7 @@ class LimiterRegistry(LedgerTerms):
         self._renew()
 
     def _renew(self) -> None:
-        for ledger in self.everybody():
+        for ledger in self.all_clients():
             ledger.renew(self.rules_of(ledger.lookup_keys))
 
     def rules_of(self, keys: tuple[str | None, ...]) -> tuple[Rule, ...]:
@@ -222,8 +217,8 @@ class LimiterRegistry(LedgerTerms):
 
         A thread may have got it just before, and use it nonetheless: then it is detached. It works as another process
         would. Its batchers have streams of their own; what it learns, its successor learns too (`pass_on`); changed
-        rules, pauses and the end of the limiter reach it as they reach all (`everybody`). The release of a permit that
-        was taken here travels with the successor's commands (`successor`), or alone if the successor knows another
+        rules, pauses and the end of the limiter reach it as they reach all (`all_clients`). The release of a permit
+        that was taken here travels with the successor's commands (`successor`), or alone if the successor knows another
         ledger; so do releases, unknown outcomes and retries that are still under way.
         """
         if not ledger.seen:
@@ -271,7 +266,7 @@ class LimiterRegistry(LedgerTerms):
         finally:
             self._lock.release()
 
-    def everybody(self) -> list[LedgerClient]:
+    def all_clients(self) -> list[LedgerClient]:
         """All clients that may be in use."""
         with self._lock:
             return [*self.ledgers.values(), *self._detached]

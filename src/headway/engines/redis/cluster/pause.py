@@ -96,7 +96,7 @@ class ClusterPause:
         lifted = ends < self._ends and now < self._ends
         self._ends = ends
         self.until = received + self.registry.stretched(pause) if pause > 0 else 0
-        for ledger in self.registry.everybody():
+        for ledger in self.registry.all_clients():
             if ledger.pause_state is self:
                 ledger.on_pause(lifted)
         self.registry.engine.worker.wake()
