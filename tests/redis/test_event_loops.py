@@ -326,6 +326,22 @@ def test_many_keys_on_one_connection(valkey, proxy, name):
     run(main())
 
 
+def test_a_connection_that_is_reset_while_it_is_made_is_made_again(valkey, name, monkeypatch):
+    """asyncio may notice that only at the next write, and redis-py says it in words of its own."""
+    limiter = Limiter(f"{MANY}/hour", name=name, engine=valkey.url, engine_timeout=NEVER)
+    drain = asyncio.StreamWriter.drain
+    resets = [ConnectionResetError("Connection lost") for _ in range(2)]
+
+    async def lost(writer):
+        await drain(writer)
+        if resets:
+            raise resets.pop()
+
+    monkeypatch.setattr(asyncio.StreamWriter, "drain", lost)
+    run(limiter.acquire_async())
+    assert not resets
+
+
 def test_a_server_that_has_become_a_replica_is_left(make_server, make_proxy, name):
     """It answers on every open connection, and refuses: no batcher asks it again and again."""
     server = make_server()

@@ -267,12 +267,12 @@ def unreachable(error: BaseException, connector: Connector) -> Unreachable:
 
 def was_cut(error: BaseException) -> bool:
     """Whether a server accepted the connection and closed it before the first reply."""
-    cause = error.__cause__
-    return any(
-        isinstance(one, ConnectionResetError | BrokenPipeError) or "reset by peer" in str(one)
-        for one in (error, cause)
-        if one is not None
-    )
+    one: BaseException | None = error
+    while one is not None:
+        if isinstance(one, ConnectionResetError | BrokenPipeError) or "reset by peer" in str(one):
+            return True
+        one = one.__cause__
+    return False
 
 
 def is_timeout(error: BaseException) -> bool:
