@@ -160,6 +160,9 @@ def is_free(lock):
 def all_is_back(limiter, key=None):
     """Whether every permit can be had again, once transits and windows are over."""
     store = limiter._store
+    if store.freed or store.dropped:
+        assert not store.uncontended, "the next call does not come by to finish what an interrupt left"
+        store.tidy()
     assert store.depth == 0
     assert not store.dropped
     assert not store.freed

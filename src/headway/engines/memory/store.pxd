@@ -34,8 +34,13 @@ cdef class MemoryStore:
 
     cpdef long long time_for(self, Ledger ledger)
 
-    @cython.locals(ledger=Ledger, cost=cython.longlong, mark=cython.longlong)
     cpdef settle(self)
+
+    @cython.locals(claim=tuple)
+    cdef _settle(self)
+
+    @cython.locals(ledger=Ledger, cost=cython.longlong, mark=cython.longlong)
+    cdef _abandon(self, tuple claim)
 
     cpdef drop(self, tuple claim)
     cpdef tidy(self)

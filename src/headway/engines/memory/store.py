@@ -184,12 +184,19 @@ class MemoryStore:
         """Before the lock is released: deal with what finalizers left, wake waiters, and allow the fast path again."""
         if self.depth:
             return
-        # From the front, and taken out when it is done: a finalizer may append meanwhile.
+        try:
+            self._settle()
+        except BaseException:
+            # A signal's handler raised. There may be no section after this one, and a waiter that is to be woken.
+            self._settle()
+            raise
+
+    def _settle(self) -> None:
+        """From the front, and taken out when it is done: a finalizer may append meanwhile, an interrupt begin anew."""
         while self.dropped:
-            index, ledger, cost, mark, _, key = self.dropped[0]
-            ledger.abandon(self.time_for(ledger), cost, mark)
-            del self.dropped[0]
-            self.freed.append((index, key))
+            claim = self.dropped[0]
+            self.freed.append((claim[0], claim[5]))
+            self._abandon(claim)
         while self.freed:
             index, key = self.freed[0]
             self.queues.wake_head(index, key)
@@ -202,6 +209,19 @@ class MemoryStore:
             or self.off
             or self.dropped
         )
+
+    def _abandon(self, claim: Claim) -> None:
+        """A claim of a permit that was dropped: abandoned once, also if this is interrupted."""
+        _, ledger, cost, mark, _, _ = claim
+        journal: list[tuple[Ledger, Ledger]] = []
+        try:
+            note(journal, ledger)
+            ledger.abandon(self.time_for(ledger), cost, mark)
+            del self.dropped[0]
+        except BaseException:
+            if self.dropped and self.dropped[0] is claim:
+                undo(journal, None)
+            raise
 
     def drop(self, claim: Claim) -> None:
         """Called by a finalizer, so it does nothing that can fail."""
