@@ -57,9 +57,8 @@ class Use(float):
 
     @classmethod
     def of(cls, permit):
-        """Now."""
-        now = time.monotonic()
-        return cls(now, now - age_of(permit))
+        """Now, or when it could be spent last."""
+        return cls(spent(permit), time.monotonic() - age_of(permit))
 
 
 PRELUDE = """
