@@ -60,6 +60,8 @@ class Terms(NamedTuple):
     resolution: int = 1
     drift_ppm: int = 250
     ledger_drift_ppm: int = 1000
+    least: int = 1
+    """How many tokens a client asks for at least."""
 
 
 class Holder:
@@ -82,6 +84,11 @@ class Holder:
         self.grown_at = LONG_AGO
         self._forget()
         self.demand = Demand(terms.predict, self.tokens.span)
+
+    def drop(self) -> None:
+        """Hold nothing any more, and say so with the next call."""
+        self._forget()
+        self.pending = None
 
     def _forget(self) -> None:
         """Hold nothing: there is no lease, or it is over."""
@@ -131,8 +138,8 @@ class Holder:
         want = self.demand.expected(now)
         return want > self.held * MILLI and want > self.want + self.want // 4
 
-    def call(self, now: int) -> Sync:
-        """The call to send now: the pending one once more, or a new one."""
+    def call(self, now: int, waiting: int = 0) -> Sync:
+        """The call to send now: the pending one once more, or a new one; requests in the queue lack `waiting`."""
         if self.pending is not None:
             self.sent.append(now)
             self.pending = self.pending._replace(attempt=len(self.sent) - 1)
@@ -141,6 +148,8 @@ class Holder:
             self._forget()
         back: Batch = self.tokens.withdraw(now, self.recall) if self.recall else ()
         want = self.demand.expected(now)
+        if want or waiting:
+            want = max(want, MILLI * min(self.limit.capacity, max(waiting, self.terms.least)))
         if self.want - self.want // 8 <= want <= self.want + self.want // 32:
             want = self.want  # a number that trembles would move tokens to and fro
         return self._new_call(now, want, back)

@@ -12,9 +12,15 @@ Times are integer nanoseconds of one clock; an earlier one counts as the latest 
 
 from __future__ import annotations
 
+from array import array
+
 from headway.core.ledger import LONG_AGO
 
 SLOTS = 20
+
+# C integers where this file is compiled.
+_SLOTS = SLOTS
+_LONG_AGO = LONG_AGO
 
 
 class SlidingCount:
@@ -32,24 +38,23 @@ class SlidingCount:
     def __init__(self, span_ns: int) -> None:
         self.slot = -(-span_ns // SLOTS)
         self.total = 0
-        self._counts = [0] * SLOTS
-        self._newest = LONG_AGO
+        self._newest = _LONG_AGO
+        self._counts = array("q", bytes(8 * SLOTS))
 
     def roll(self, now: int) -> int:
         """Forget what is too old; returns how long a time `total` covers."""
         newest = now // self.slot
-        if newest - self._newest >= SLOTS:
-            self._counts = [0] * SLOTS
-            self.total = 0
-            self._newest = newest
+        if self._newest < newest - _SLOTS:
+            # Nothing of it is left after so many steps.
+            self._newest = newest - _SLOTS
         while self._newest < newest:
             self._newest += 1
-            self.total -= self._counts[self._newest % SLOTS]
-            self._counts[self._newest % SLOTS] = 0
-        return (SLOTS - 1) * self.slot + now - newest * self.slot + 1
+            self.total -= self._counts[self._newest % _SLOTS]
+            self._counts[self._newest % _SLOTS] = 0
+        return (_SLOTS - 1) * self.slot + now - newest * self.slot + 1
 
     def note(self, now: int, count: int) -> None:
         """So many now."""
         self.roll(now)
-        self._counts[self._newest % SLOTS] += count
+        self._counts[self._newest % _SLOTS] += count
         self.total += count
