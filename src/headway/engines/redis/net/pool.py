@@ -54,6 +54,8 @@ class ServerPool:
     def __init__(self, engine: Engine, connector: Connector) -> None:
         self.engine = engine
         self.way = connector
+        # Why a connection was ended while it was made, until one is made.
+        self._ended: str | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -75,7 +77,7 @@ class ServerPool:
         try:
             return self.way.connect(timeout or self.engine.timeout)
         except CONNECTION_ERRORS as error:
-            raise unreachable(error, self.way) from error
+            raise self._unreachable(error) from error
 
     def take(self, timeout: float = 0) -> Connection:
         """A connection for one thread; to be put back, or closed when it has failed."""
@@ -106,7 +108,8 @@ class ServerPool:
                 connection.close()
                 raise
         except CONNECTION_ERRORS as error:
-            raise unreachable(error, self.way) from error
+            raise self._unreachable(error) from error
+        self._ended = None
         return connection
 
     def call(self, *payloads: bytes) -> list[Any]:
@@ -142,6 +145,16 @@ class ServerPool:
                 let_kernel_wait(connection.socket, connection.usual)
             self._idle.append(connection)
 
+    def _unreachable(self, error: BaseException) -> Unreachable:
+        """What is raised from this error. A server that ended a connection again and again until the time was up says
+        more by that than by the last attempt, which had no time left."""
+        found = unreachable(error, self.way)
+        if was_cut(error):
+            self._ended = str(found)
+        elif self._ended is not None and is_timeout(error):
+            return Unreachable(self._ended)
+        return found
+
     def again(self, error: BaseException) -> bool:
         """Whether an immediate retry may help."""
         self.discard_connections(error)
@@ -175,7 +188,7 @@ class ServerPool:
         try:
             return await self.way.connect_async(timeout)
         except CONNECTION_ERRORS as error:
-            raise unreachable(error, self.way) from error
+            raise self._unreachable(error) from error
 
     def connection_of(self, loop: asyncio.AbstractEventLoop, timeout_ns: int) -> LoopConnection | None:
         connection: LoopConnection | None = self._wires.get((loop, timeout_ns))
@@ -221,11 +234,12 @@ class ServerPool:
                     connection.close()
                     raise
                 self._wires[loop, timeout_ns] = connection
+                self._ended = None
                 return connection
             except CONNECTION_ERRORS as error:
                 again += 1
                 if loop.time() < deadline + STALL or not is_timeout(error) or again > MOST_AGAIN:
-                    raise unreachable(error, self.way) from error
+                    raise self._unreachable(error) from error
                 # The loop was busy with something else, and not the server. On a busy machine that may be so each time.
                 deadline = loop.time() + timeout_ns / 1e9
 
