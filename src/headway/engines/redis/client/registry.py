@@ -63,6 +63,8 @@ class LimiterRegistry(LedgerTerms):
         self.sharded = engine.sharded
         self.lease_ns = engine.lease_ns
         self.lease = float(engine.lease_ns // TICK)
+        # For how long clients may hold tokens that the ledger has forgotten, by its clock.
+        self.lease_ttl = -(-terms.lease_ttl_ns // TICK)
         self.timeout_ns = terms.timeout_ns
         self.on_loss = terms.on_loss
         self.max_quarantine = None if terms.max_quarantine_ns is None else terms.max_quarantine_ns // TICK
@@ -368,6 +370,8 @@ class LimiterRegistry(LedgerTerms):
         """
         now = int(now) or time.time_ns() // TICK
         needed = max(self._harmless(rule, now) for rule in ledger.rules) * MARGIN + 100_000
+        # A client may have been lent its tokens just before the loss, and spend them until its lease is over.
+        needed += self.lease_ttl * MARGIN
         if self.max_quarantine is not None and needed > self.max_quarantine:
             return float(self.max_quarantine), float(int(needed))
         return float(int(needed)), 0.0
