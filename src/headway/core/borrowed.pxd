@@ -8,8 +8,7 @@ cdef long long _FOREVER, _LONG_AGO
 
 @cython.final
 cdef class BorrowedRule(Rule):
-    cdef readonly object terms, wake
-    cdef public object client
+    cdef readonly object borrower, terms
     cdef readonly long long look_every, soon
 
 
@@ -18,7 +17,7 @@ cdef class BorrowedLedger(Ledger):
     cdef readonly BorrowedRule rule
     cdef readonly object key
     cdef public object away, holder
-    cdef readonly bint dead
+    cdef readonly bint dead, relet
     cdef readonly Demand demand
     cdef readonly Ledger own
     cdef readonly long long held, look_at, stop

@@ -7,7 +7,7 @@ three things added, and the memory engine does not know the difference:
 
     an end      after the lease's last moment (`stop`) nothing is taken, whatever lies here
     a count     of what was asked for (`asked`), from which the client's want is predicted
-    a look      now and then: is it time to call? Then `rule.wake` is told, and a call is made elsewhere
+    a look      now and then: is it time to call? Then the `Borrower` is told, and makes the call elsewhere
 
 `headway.core.holder` says what to call and what an answer means. Whatever keeps the ledger carries that out: `follow`
 afterwards brings the ledger in line with its holder.
@@ -22,16 +22,15 @@ call too many: `enter` raises `PermitExpired`. If the lease is void, or its toke
 ledger is replaced rather than emptied: permits of the old lease end on the old ledger, where nothing can
 come back to life.
 
-Worked example, "20/s" and a TTL of 3 s. A first request at 0 finds nothing: it is counted, and the rule is told. The
+Worked example, "20/s" and a TTL of 3 s. A first request at 0 finds nothing: it is counted, and the borrower is told. The
 answer comes at 5 ms with 5 tokens, and the request that waited for it is granted. At 2.69 s no renewal has been
 answered; from here on every request is refused. At 2.8 s the answer comes, and the same tokens may be spent again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headway.core.holder import Holder, Terms
 from headway.core.lease import AGAIN
@@ -51,21 +50,25 @@ _FOREVER = FOREVER
 _LONG_AGO = LONG_AGO
 
 
+class Borrower(Protocol):
+    """What makes the calls."""
+
+    client: str
+    """The name under which it borrows."""
+
+    def wake(self, ledger: BorrowedLedger) -> None:
+        """A ledger has something to call for."""
+
+
 class BorrowedRule(Rule):
-    """A limit of which tokens are borrowed; `wake(ledger)` is told when a ledger has something to call for.
+    """A limit of which tokens are borrowed. `like` is the rule that keeps this limit where it is not borrowed."""
 
-    `like` is the rule that keeps this limit where it is not borrowed.
-    """
+    __slots__ = ("borrower", "look_every", "soon", "terms")
 
-    __slots__ = ("client", "look_every", "soon", "terms", "wake")
-
-    def __init__(
-        self, limit: Limit, like: Rule, client: str, terms: Terms, wake: Callable[[BorrowedLedger], None]
-    ) -> None:
+    def __init__(self, limit: Limit, like: Rule, terms: Terms, borrower: Borrower) -> None:
         Rule.__init__(self, limit, held=like.held, bracketed=like.bracketed)
-        self.client = client
         self.terms = terms
-        self.wake = wake
+        self.borrower = borrower
         self.look_every = max(1, terms.ttl // LOOKS)
         self.soon = max(1, terms.ttl // AGAIN)
 
@@ -97,11 +100,13 @@ class BorrowedLedger(Ledger):
     >>> from headway.core.lendable import tokens_to_lend
     >>> from headway.core.limits import Window
     >>> from headway.core.window import WindowRule
-    >>> limit, calls = Window(20, per=1, remote=False), []
-    >>> rule = BorrowedRule(limit, WindowRule(limit, 1, 0), "here", Terms(), calls.append)
-    >>> ledger = rule.open()
+    >>> class Here:
+    ...     client, due = "here", []
+    ...     wake = due.append
+    >>> limit = Window(20, per=1, remote=False)
+    >>> ledger = BorrowedRule(limit, WindowRule(limit, 1, 0), Terms(), Here()).open()
     >>> ledger.asked(0, 1)
-    >>> ledger.wait(0, 1) > 0, calls == [ledger]
+    >>> ledger.wait(0, 1) > 0, Here.due == [ledger]
     (True, True)
     >>> shared = LeaseLedger(tokens_to_lend(limit, 1, 0, 10**9), 3 * 10**9, 0, 4 * 10**9)
     >>> ledger.answered(5_000_000, shared.sync(0, ledger.call(0))) is ledger
@@ -110,17 +115,19 @@ class BorrowedLedger(Ledger):
     (0, 6)
     """
 
-    __slots__ = ("away", "dead", "demand", "held", "holder", "key", "look_at", "own", "rule", "stop")
+    __slots__ = ("away", "dead", "demand", "held", "holder", "key", "look_at", "own", "relet", "rule", "stop")
 
     def __init__(self, rule: BorrowedRule, key: str | None, holder: Holder | None = None) -> None:
         self.tally = 0
         self.rule = rule
         self.key = key
-        self.holder = Holder(rule.limit, rule.client, rule.terms) if holder is None else holder
+        self.holder = Holder(rule.limit, rule.borrower.client, rule.terms) if holder is None else holder
         self.demand = self.holder.demand
         self.look_at = _LONG_AGO
         # Whether another ledger has taken its place.
         self.dead = False
+        # Whether what is held here is to be handed back, as it means something else under the limit of today.
+        self.relet = False
         # Why the last call was not answered, until one is.
         self.away: EngineUnavailable | None = None
         self.follow()
@@ -130,7 +137,7 @@ class BorrowedLedger(Ledger):
         holder = self.holder
         self.own: Ledger = holder.tokens.ledger
         self.held = holder.held
-        self.stop = holder.stop
+        self.stop = _LONG_AGO if self.relet else holder.stop
 
     # -- calls
 
@@ -143,7 +150,7 @@ class BorrowedLedger(Ledger):
         self.look_at = now + self.rule.look_every
         holder = self.holder
         if holder.pending is None and (holder.lease == 0 or holder.grown(now)):
-            self.rule.wake(self)
+            self.rule.borrower.wake(self)
 
     def current(self, now: int) -> BorrowedLedger:
         """This ledger; or another one in its place, if its tokens are gone with their window."""
@@ -263,10 +270,11 @@ class BorrowedLedger(Ledger):
     def reconfigure(self, rule: Rule, now: int) -> None:
         """Go on under another limit, which the next call is about. Tokens that mean something else now are not spent
         any more (`relet`)."""
-        relet = not same_tokens(self.rule.limit, rule.limit)
+        relet = self.relet or not same_tokens(self.rule.limit, rule.limit)
         self.rule = rule  # type: ignore[assignment]
         self.holder.limit = rule.limit
         if relet:
+            self.relet = self.holder.lease != 0
             self.stop = _LONG_AGO
 
     def copy(self) -> Ledger:
@@ -278,6 +286,7 @@ class BorrowedLedger(Ledger):
         twin.stop = self.stop
         twin.look_at = self.look_at
         twin.dead = self.dead
+        twin.relet = self.relet
         twin.away = self.away
         return twin
 

@@ -111,6 +111,9 @@ class Ledger:
     def asked(self, now: int, cost: int) -> None:
         """A request came for so much, and was granted or not. Only what is borrowed counts them."""
 
+    def check(self, now: int) -> None:
+        """Raise if a request that is not granted now is better told that its lender is away; see `core.borrowed`."""
+
     def latest_wait(self, now: int, cost: int) -> int:
         """Ticks until `cost` can certainly be taken, whatever is or is not handed back."""
         return self.wait(now, cost)

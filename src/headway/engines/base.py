@@ -332,6 +332,8 @@ class Engine(ABC):
     """What the names of all its keys begin with."""
     tick_ns: int
     """The resolution of its clock: its rules reckon in these."""
+    drift_ppm: float
+    """By how much a second of its clock may differ from a true one."""
 
     @abstractmethod
     def rules_of(self, limit: Limit) -> tuple[Rule, ...]:

@@ -35,7 +35,7 @@ cdef inline bint only_ours(LocalLimiter limiter, MemoryStore store, bint held):
 
 cdef class LocalLimiter:
     cdef public MemoryStore _store
-    cdef public object _timeout_ns, _max_waiting, _listener, _lock
+    cdef public object _leases, _timeout_ns, _max_waiting, _listener, _lock
     cdef public SharedLimiter _shared
     cdef list _outer
     cdef Permit _entered, _spare
