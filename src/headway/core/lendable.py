@@ -186,7 +186,7 @@ def tokens_to_lend(limit: Limit, resolution_ns: int, drift_ppm: int, ttl: int, t
         case Concurrency():
             return SlotTokens(limit)
         case _:
-            raise InvalidLimit(repr(limit), None, *_refusal(limit))
+            raise InvalidLimit(repr(limit), None, *refusal(limit))
 
 
 def tokens_to_borrow(
@@ -218,10 +218,10 @@ def tokens_to_borrow(
         case Concurrency():
             return SlotTokens(limit, empty=True)
         case _:
-            raise InvalidLimit(repr(limit), None, *_refusal(limit))
+            raise InvalidLimit(repr(limit), None, *refusal(limit))
 
 
-def _refusal(limit: Limit) -> tuple[str, str]:
+def refusal(limit: Limit) -> tuple[str, str]:
     """What is accepted instead, and why this limit is not."""
     accepted = "a Window, Bucket, FixedWindow or Concurrency"
     if limit.kind == "spacing":

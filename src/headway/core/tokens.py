@@ -157,7 +157,8 @@ class WindowTokens(Tokens):
 def units_of(capacity: int, per: int, permits: int, units: int, tick_ns: int) -> BucketRule:
     """The rule of so many of a bucket's units: `permits * units` permits in `per * capacity` ticks.
 
-    Where numbers end before that (`Rule.horizon`), an interval is a whole number of ticks, rounded up.
+    Where numbers end before that (`Rule.horizon`), an interval is a whole number of ticks, rounded up. All units are
+    the bucket itself, which always fits.
 
     >>> units_of(10, 100_000, 1, 4, 1000).whole
     250000
@@ -169,7 +170,7 @@ def units_of(capacity: int, per: int, permits: int, units: int, tick_ns: int) ->
         shared = gcd(per, permits)
         span, parts = per // shared * capacity, permits // shared * units
         common = gcd(span, parts)
-        if span < 2 * horizon and (units + 1) * (parts // common) <= horizon:
+        if units == capacity or (span < 2 * horizon and (units + 1) * (parts // common) <= horizon):
             parts //= common
             whole, part = divmod(span // common, parts)
         else:
