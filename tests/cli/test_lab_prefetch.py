@@ -80,6 +80,13 @@ def test_random_times_are_compared_with_what_the_limit_itself_admits():
     assert rows(first.stdout) != rows(prefetch("20/s", "--demand", "1", "--seed", "5").stdout)
 
 
+@pytest.mark.parametrize(("demands", "drawn"), [("10,2,1.1,1", "22/s"), ("0.5,1,0.9", "20/s")])
+def test_the_picture_is_of_the_smallest_demand_above_the_limit_or_of_the_largest(demands, drawn, tmp_path):
+    place = tmp_path / "x.svg"
+    assert prefetch("20/s", "--demand", demands, "--picture", str(place)).exit_code == 0
+    assert f'aria-label="20/s shared by 2 clients, demand {drawn}"' in place.read_text(encoding="utf-8")
+
+
 def test_a_limit_of_nothing():
     result = prefetch("0/s", "--demand", "100/s")
     assert result.exit_code == 0

@@ -97,6 +97,9 @@ def test_the_most_is_above_exactly_where_the_audit_finds_something():
         times = sorted(rng.randrange(4 * SECOND) for _ in range(rng.randrange(12)))
         for limit in (Window(n, per=1), Bucket((n, 1), burst=n), FixedWindow(n, per=1)):
             assert (most(limit, times) > limit.capacity) == (above(limit, times) > 0), (limit, times)
+    third = Bucket("3/s", burst=1)
+    for times in ([0, 333_333_332], [0, 333_333_333]):
+        assert (most(third, times) > 1) == (above(third, times) > 0), times
 
 
 def test_progress_adds_up_to_the_requests():
