@@ -12,7 +12,6 @@ cdef class BorrowedRule(Rule):
     cdef readonly long long look_every, soon
 
 
-@cython.final
 cdef class BorrowedLedger(Ledger):
     cdef readonly BorrowedRule rule
     cdef readonly object key

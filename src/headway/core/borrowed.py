@@ -22,8 +22,8 @@ call too many: `enter` raises `PermitExpired`. If the lease is void, or its toke
 ledger is replaced rather than emptied: permits of the old lease end on the old ledger, where nothing can
 come back to life.
 
-Worked example, "20/s" and a TTL of 3 s. A first request at 0 finds nothing: it is counted, and the borrower is told. The
-answer comes at 5 ms with 5 tokens, and the request that waited for it is granted. At 2.69 s no renewal has been
+Worked example, "20/s" and a TTL of 3 s. A first request at 0 finds nothing: it is counted, and the borrower is told.
+The answer comes at 5 ms with 6 tokens, and the request that waited for it is granted. At 2.69 s no renewal has been
 answered; from here on every request is refused. At 2.8 s the answer comes, and the same tokens may be spent again.
 """
 
@@ -40,7 +40,7 @@ from headway.errors import PermitExpired
 
 if TYPE_CHECKING:
     from headway.core.lease import Answer, Sync
-    from headway.errors import EngineUnavailable
+    from headway.errors import HeadwayError
 
 LOOKS = 4 * AGAIN
 """How often in a TTL a busy client looks whether it needs more."""
@@ -129,7 +129,7 @@ class BorrowedLedger(Ledger):
         # Whether what is held here is to be handed back, as it means something else under the limit of today.
         self.relet = False
         # Why the last call was not answered, until one is.
-        self.away: EngineUnavailable | None = None
+        self.away: HeadwayError | None = None
         self.follow()
 
     def follow(self) -> None:
@@ -149,6 +149,7 @@ class BorrowedLedger(Ledger):
     def _look(self, now: int) -> None:
         self.look_at = now + self.rule.look_every
         holder = self.holder
+        holder.notice(now, self.wait(now, 1) > 0)
         if holder.pending is None and (holder.lease == 0 or holder.grown(now)):
             self.rule.borrower.wake(self)
 
@@ -193,7 +194,9 @@ class BorrowedLedger(Ledger):
         return now - self.demand.last > 10 * self.rule.terms.ttl and self.own.in_flight(now) == 0
 
     def check(self, now: int) -> None:
-        """Raise what the last call failed with, if nothing can be had until another one is answered."""
+        """A request is not granted now. Raise what the last call failed with, if nothing can be had until another is
+        answered."""
+        self.holder.notice(now, True)
         if self.away is not None and now >= self.stop:
             raise self.away
 

@@ -130,6 +130,7 @@ class AllottedTokens(Tokens):
 class SlotTokens(Tokens):
     """Slots of a `Concurrency`; those in use stay where they are."""
 
+    occupied = True
     __slots__ = ("capacity", "lease", "slots")
 
     def __init__(self, limit: Concurrency, lease_ns: int = 0, *, empty: bool = False) -> None:

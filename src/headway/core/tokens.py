@@ -91,6 +91,7 @@ class Tokens:
     ledger: Ledger
     span: int
     used_up = False  # whether a token that is spent is gone for good
+    occupied = False  # whether a token is in use until it is given back, and not for a span
 
     def balance(self, now: int) -> int:
         """How many could be withdrawn now; below zero, how many must come back before that: the limit was lowered."""

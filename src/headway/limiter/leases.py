@@ -67,9 +67,9 @@ _all: weakref.WeakSet[Leases] = weakref.WeakSet()
 
 
 class Place(NamedTuple):
-    """What is renewed in one call: a key, or with metrics a key of one of them (`index` of its first rule)."""
+    """What is renewed in one call: a key, or with metrics a key of one of their rules."""
 
-    index: int
+    rule: int
     key: str | None
 
 
@@ -220,7 +220,7 @@ class Leases:
     def _ledgers(self, place: Place) -> Iterator[tuple[int, BorrowedLedger]]:
         """The borrowed ledgers of a place."""
         for index, keyed in enumerate(self._store.keyed_ledgers):
-            if self._metrics and index != place.index:
+            if self._metrics and index != place.rule:
                 continue
             ledger = keyed.default if place.key is None else keyed.ledgers.get(place.key)
             if isinstance(ledger, BorrowedLedger):
@@ -258,7 +258,7 @@ class Leases:
             said[index] = ask
         keys: tuple[str | None, ...] = (place.key,)
         if self._metrics:
-            keys = tuple(place.key if index == place.index else None for index in range(count))
+            keys = tuple(place.key if index == place.rule else None for index in range(count))
         command = Sync(keys, tuple(said), self.terms.ttl, self.terms.predict)
         self.calls += 1
         try:
@@ -406,10 +406,14 @@ class Leases:
 
         self._store.change(refresh)
 
+    def _above(self) -> bool:
+        """Whether more is lent than the limit allows, as far as the places here know."""
+        return any(row[1] < 0 for rows in self._whole.values() for row in rows)
+
     def call_all(self) -> dict[Place, int]:
         """Call for every place that holds anything; how often each was answered before."""
 
-        def due(now: int) -> dict[Place, int]:
+        def due(_: int) -> dict[Place, int]:
             places = {*self._plan, *self._under_way}
             self._due.extend(places)
             return {place: self._answers.get(place, 0) for place in places}
@@ -424,8 +428,7 @@ class Leases:
 
         def answered() -> bool:
             return all(
-                (place not in self._plan
-                and place not in self._under_way)
+                (place not in self._plan and place not in self._under_way)
                 or self._answers.get(place, 0) > count
                 for place, count in before.items()
             )

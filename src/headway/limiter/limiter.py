@@ -463,7 +463,7 @@ class Limiter(LocalLimiter):
         if self._shared is not None:
             return self._shared.stats()
         if self._leases is not None:
-            return self._leases.stats()
+            return self._leases.stats()  # type: ignore[no-any-return]
         return stats_of(self._store)
 
     def close(self) -> None:
