@@ -106,10 +106,9 @@ class Permit:
     @property
     def expires_in(self) -> float:
         """Seconds until it must have been spent: `inf`, unless it comes from a shared engine or a lease of one."""
-        store = self._store
-        if store is None or not store.leased:
-            return float("inf")
-        return max(0, self._lease_end() - store.clock.now()) / 1e9
+        store: Any = self._store
+        end = self._lease_end() if store is not None and store.leased else FOREVER
+        return float("inf") if end == FOREVER else max(0, end - store.clock.now()) / 1e9
 
     def _lease_end(self) -> int:
         """The last moment to spend it, where it was decided with borrowed tokens."""
