@@ -28,6 +28,7 @@ from bench.server import private_server, script_calls
 from bench.timing import SETUPS, Side, clock_side, ratio, spread, take_turns
 
 SECOND = 10**9
+ONCE = "1/day burst 1"
 FAST = "1000000/s burst 1000000"
 PROCESSES = 4
 TTL = 3.0
@@ -68,7 +69,24 @@ def decisions(effort: Effort) -> Findings:
             for name, top in ((f"prefetch-{kind}", 0), (f"prefetch-{kind}-acquire", 2)):
                 found.readings[name] = ratio(rounds, top, 4)
                 found.readings[f"{name}-memory"] = ratio(rounds, top, top + 1)
+        with contextlib.closing(borrower(ONCE, "denied", url)) as ours:
+            ours.acquire()
+            rounds = take_turns(
+                [refused(ours), refused(spent()), clock_side()], replace(effort, rounds=effort.rounds // 2)
+            )
+        found.readings["prefetch-denied"] = ratio(rounds, 0, 2)
+        found.readings["prefetch-denied-memory"] = ratio(rounds, 0, 1)
     return found
+
+
+def refused(limiter: headway.Limiter) -> Side:
+    return Side("f()", {"f": limiter.try_acquire}, granted=lambda: not limiter.try_acquire())
+
+
+def spent() -> headway.Limiter:
+    limiter = headway.Limiter(ONCE)
+    limiter.acquire()
+    return limiter
 
 
 # -- many processes -------------------------------------------------------------------------------------------
@@ -114,7 +132,7 @@ def processes(effort: Effort) -> Findings:
     ]
     many, granted, few, _ = (statistics.median(column) for column in zip(*sums, strict=True))
     note = f"{many:,.0f} decisions/s with, {few:,.0f} without"
-    shares = f"{granted:,.0f} grants/s, in {seconds:g} s of which the limit allows {1e6 + 1e6 / seconds:,.0f}"
+    shares = f"{granted:,.0f} grants/s; the limit allows {1e6 + 1e6 / seconds:,.0f} in {seconds:g} s, with its burst"
     return Findings(
         {
             "prefetch-processes": middle([with_ / plain for with_, _, plain, _ in sums], note),
@@ -244,6 +262,7 @@ SECTION = Section(
         *timed("prefetch-bucket-acquire", "`Bucket`, `acquire()`"),
         *timed("prefetch-window", "`Window`, `try_acquire()`"),
         *timed("prefetch-window-acquire", "`Window`, `acquire()`"),
+        *timed("prefetch-denied", "`Bucket`, `try_acquire()` that is denied"),
         Figure(
             "prefetch-processes",
             f'prefetch, {PROCESSES} processes as fast as they can on `"{FAST}"`: decisions/s over those without',
