@@ -200,6 +200,9 @@ class BorrowedLedger(Ledger):
         if self.away is not None and now >= self.stop:
             raise self.away
 
+    def may_refuse(self) -> bool:
+        return self.away is None and not self.rule.held
+
     # -- what every ledger can be asked
 
     def get_rule(self) -> Rule:

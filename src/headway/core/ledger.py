@@ -114,6 +114,10 @@ class Ledger:
     def check(self, now: int) -> None:
         """Raise if a request that is not granted now is better told that its lender is away; see `core.borrowed`."""
 
+    def may_refuse(self) -> bool:
+        """Whether `check` has nothing to say or to note, so that a refusal needs no more than the wait."""
+        return True
+
     def latest_wait(self, now: int, cost: int) -> int:
         """Ticks until `cost` can certainly be taken, whatever is or is not handed back."""
         return self.wait(now, cost)

@@ -12,8 +12,6 @@ Times are integer nanoseconds of one clock; an earlier one counts as the latest 
 
 from __future__ import annotations
 
-from array import array
-
 from headway.core.ledger import LONG_AGO
 
 SLOTS = 20
@@ -33,28 +31,37 @@ class SlidingCount:
     (40, 951, 38)
     """
 
-    __slots__ = ("_counts", "_newest", "slot", "total")
+    __slots__ = ("_counts", "_end", "_here", "_newest", "slot", "total")
 
     def __init__(self, span_ns: int) -> None:
         self.slot = -(-span_ns // SLOTS)
         self.total = 0
+        # The newest slot: its number, its end, and its count, which is not yet among the others. Most requests fall
+        # into it, and find it without a division.
         self._newest = _LONG_AGO
-        self._counts = array("q", bytes(8 * SLOTS))
+        self._end = _LONG_AGO
+        self._here = 0
+        self._counts = [0] * SLOTS
 
     def roll(self, now: int) -> int:
         """Forget what is too old; returns how long a time `total` covers."""
         newest = now // self.slot
-        if self._newest < newest - _SLOTS:
-            # Nothing of it is left after so many steps.
-            self._newest = newest - _SLOTS
-        while self._newest < newest:
-            self._newest += 1
-            self.total -= self._counts[self._newest % _SLOTS]
-            self._counts[self._newest % _SLOTS] = 0
+        if self._newest < newest:
+            self._counts[self._newest % _SLOTS] = self._here
+            self._here = 0
+            self._end = (newest + 1) * self.slot
+            if self._newest < newest - _SLOTS:
+                # Nothing of it is left after so many steps.
+                self._newest = newest - _SLOTS
+            while self._newest < newest:
+                self._newest += 1
+                self.total -= self._counts[self._newest % _SLOTS]
+                self._counts[self._newest % _SLOTS] = 0
         return (_SLOTS - 1) * self.slot + now - newest * self.slot + 1
 
     def note(self, now: int, count: int) -> None:
         """So many now."""
-        self.roll(now)
-        self._counts[self._newest % _SLOTS] += count
+        if now >= self._end:
+            self.roll(now)
+        self._here += count
         self.total += count

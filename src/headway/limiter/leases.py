@@ -157,7 +157,7 @@ class Leases:
 
     async def _keep_calling(self) -> None:
         self._bell = bell = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         tasks: set[asyncio.Task[None]] = set()
         while True:
             bell.clear()
@@ -166,14 +166,13 @@ class Leases:
                 task = asyncio.create_task(self._sync(*call))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
-            if not tasks and left_ns is None and self._may_end():
+            if left_ns is None and all(task.done() for task in tasks) and self._may_end():
                 return
+            # An alarm costs less than a time-out, which ends by cancelling: an idle client does this again and again.
             longest = LONGEST_SLEEP if left_ns is None else min(LONGEST_SLEEP, left_ns / 1e9)
-            try:
-                async with asyncio.timeout(longest):
-                    await bell.wait()
-            except TimeoutError:
-                continue
+            alarm = loop.call_later(longest, bell.set)
+            await bell.wait()
+            alarm.cancel()
 
     def _may_end(self) -> bool:
         """Whether nothing is left to call for; then the next request that needs a call starts another thread."""
@@ -273,7 +272,8 @@ class Leases:
             self._store.change(partial(self._heard, place, asks, synced))
         with self._answered:
             self._answered.notify_all()
-        self._ring()
+        if self._bell is not None:
+            self._bell.set()
 
     # -- answers -----------------------------------------------------------------------------------------
 

@@ -47,7 +47,8 @@ cdef class LocalLimiter:
     cdef _decide_quickly(self, key, cost, bint bracket, bint explain)
 
     @cython.locals(
-        permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong, wait=cython.longlong
+        permit=Permit, denied=Denied, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong,
+        wait=cython.longlong,
     )
     cdef _try_fast(self, MemoryStore store, key, bint bracket, bint explain)
 

@@ -345,10 +345,13 @@ class LocalLimiter:
         if wait:
             if not explain:
                 return REFUSED
-            if store.leased:
-                return None  # counted, and told if the lender is away, under the lock
+            if store.leased and not ledger.may_refuse():
+                return None  # told under the lock if the lender is away
             store.counts.denied += 1
-            return new_denied(key, store.metrics, ledger, now, wait)
+            denied = new_denied(key, store.metrics, ledger, now, wait)
+            if store.leased:
+                ledger.asked(now, 1)
+            return denied
         permit._mark = ledger.take_held(now, 1) if held else ledger.take(now, 1)
         # From here on without a call: what was taken is the permit's, which is to be ended.
         permit._tally = ledger.tally
