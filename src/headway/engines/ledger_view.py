@@ -134,6 +134,8 @@ def _(ledger: SpacingLedger, now: int) -> int:
 def _(ledger: BucketLedger, now: int) -> int:
     rule = ledger.rule
     ahead = ledger.tat - rule.room - now
+    if rule.capacity == 0:
+        return 0  # all of it is lent
     return max(0, -(-ahead * rule.parts // (rule.whole * rule.parts + rule.part)))
 
 

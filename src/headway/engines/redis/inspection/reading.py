@@ -14,13 +14,14 @@ from headway.engines.ledger_view import Address, LedgerView, Meta
 from headway.engines.redis.script.codec import Stored, decode, unnoted
 from headway.engines.redis.script.protocol import META
 
-FORMAT = 1
+FORMATS = (1, 2)
+"""2: clients hold tokens."""
 
 
 def read_meta(data: bytes) -> Meta | None:
     """None where another version of headway wrote it."""
     form, seq, last, quarantined, paused, expires, waiting, _, governed, born, epoch = META.unpack_from(data)
-    if form != FORMAT:
+    if form not in FORMATS:
         return None
     numbers = (seq, last, quarantined, paused, expires, waiting, governed, born)
     seq, last, quarantined, paused, expires, waiting, governed, born = map(int, numbers)
