@@ -16,7 +16,7 @@ def limits_of(limit):
 
 
 class LeaseClient:
-    """One client: a holder for each rule of one key."""
+    """One client: a holder for each rule of one key; limits by metric in a dict."""
 
     def __init__(
         self, engine, limit, name, client, *, ttl=SECOND, key=None, on_loss="quarantine", timeout=2 * SECOND
@@ -24,16 +24,20 @@ class LeaseClient:
         self.terms = Terms(
             ttl=ttl, margin=ttl // 10, predict=ttl, resend=ttl // 6, drift_ppm=250, ledger_drift_ppm=1000
         )
-        self.limits = limits_of(limit)
-        self.keys = (key,)
+        named = limit if isinstance(limit, dict) else {}
+        self.limits = tuple(named.values()) or limits_of(limit)
+        rules = [rule for one in self.limits for rule in engine.rules_of(one)]
+        self.keys = (key,) * max(1, len(named))
         self.quarantines = []
-        text, metrics = "; ".join(map(str, self.limits)), (None,) * len(self.limits)
+        metrics = tuple(named) or (None,) * len(self.limits)
+        parts = zip(metrics, self.limits, strict=True)
+        text = "; ".join(f"{metric}: {one}" if metric else str(one) for metric, one in parts)
         terms = LimiterTerms(
             name,
             SYSTEM,
             text,
             metrics,
-            engine.rules_of(limit),
+            tuple(rules),
             None,
             timeout,
             on_loss,

@@ -346,3 +346,67 @@ def test_a_spacing_is_not_lent(valkey, connect, name):
     )
     with pytest.raises(InvalidLimit, match="one slot at a time"):
         ledgers.send(Sync((None,), (Call("A", 1, 0, 0, 1000, 0),), SECOND, SECOND))
+
+
+METRICS = {"calls": TWENTY, "tokens": Bucket("100/s", burst=100)}
+
+
+def test_metrics_are_lent_for_each_key(valkey, connect, name):
+    engine = connect(valkey.url)
+    alice, bob = (
+        LeaseClient(engine, METRICS, name, "A", ttl=60 * SECOND, key=key) for key in ("alice", "bob")
+    )
+    direct = Limiter(METRICS, name=name, engine=engine, engine_timeout=2)
+    cost = {"calls": 1, "tokens": 30}
+    alice.sync(want=50)
+    assert alice.held[0] == 20
+    assert alice.held[1] >= 50
+    bob.sync(want=10)
+    assert format_of(valkey, name) == 2
+    assert not direct.try_acquire({"calls": "alice", "tokens": "alice"}, cost=cost)
+    assert direct.try_acquire({"calls": "bob", "tokens": "bob"}, cost=cost)
+    assert direct.try_acquire({"calls": "carol", "tokens": "carol"}, cost=cost)
+    alice.sync(close=True)
+    # Bob's are still lent.
+    assert format_of(valkey, name) == 2
+    assert direct.try_acquire({"calls": "alice", "tokens": "alice"}, cost=cost)
+    bob.sync(close=True)
+    assert format_of(valkey, name) == 1
+    keys = valkey.client().keys(f"headway:{{{name}}}*")
+    assert all(valkey.client().pttl(key) > 0 for key in keys)
+    direct.close()
+
+
+def test_all_that_is_stored_of_a_lease_lives_until_its_tokens_are_harmless(valkey, connect, name):
+    limit = Window(20, per="minute", remote=False)
+    client = LeaseClient(connect(valkey.url), limit, name, "A", ttl=100 * SECOND)
+    client.sync(want=20)
+    stored = valkey.client()
+    keys = [f"headway:{{{name}}}{end}" for end in ("", ":l1", ":e1")]
+    # The lease, a window after it, and a grace.
+    assert all(215_000 < stored.pttl(key) < 225_000 for key in keys)
+    client.sync(close=True)
+    client.sync(want=20)
+    assert all(stored.pttl(key) > 215_000 for key in keys)
+
+
+@pytest.mark.slow
+def test_a_cluster_lends(cluster, connect, name):
+    check_lending(connect(cluster.url), name)
+
+
+@pytest.mark.slow
+def test_servers_behind_sentinels_lend(make_sentinels, connect, name):
+    check_lending(connect(make_sentinels().url), name)
+
+
+def check_lending(engine, name):
+    for key in ("alice", "bob", "carol"):
+        client = LeaseClient(engine, TWENTY, name, "A", ttl=60 * SECOND, key=key)
+        client.sync(want=60)
+        assert client.held == [20]
+        direct = Limiter(TWENTY, name=name, engine=engine, engine_timeout=2)
+        assert not direct.try_acquire(key)
+        client.sync(close=True)
+        assert len([permit for permit in (direct.try_acquire(key) for _ in range(22)) if permit]) == 20
+        direct.close()

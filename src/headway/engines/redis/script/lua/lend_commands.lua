@@ -18,6 +18,9 @@ if format == LENDING then
   for i = 1, count do
     if own[i].kind.withdraw then
       lending.begin(own[i])
+      if own[i].book.ttl == 0 then
+        own[i].book = nil -- those of other keys lend; no client ever held tokens of this one
+      end
     end
   end
 end
