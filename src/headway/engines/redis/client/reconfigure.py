@@ -68,7 +68,7 @@ def reconfigure(client: LedgerClient) -> Generator[bytes, Any, None]:
     now = int(max(meta.last, registry.engine.fixed_time or unpack("<d", time)[0]))
     longest, said = meta.expires - now, []
     for i, (rule, pool) in enumerate(zip(client.rules, where, strict=True)):
-        value, cooling, out, _ = parts[4 * i : 4 * i + 4]
+        value, cooling, out, *_ = parts[5 * i : 5 * i + 5]
         stored = Stored(value or b"", cooling, out)
         if not value or (pool != 1 and stored.epoch != meta.epoch):
             said += [b"%d" % pool, b"", b"", b"", b"0"]  # there is none, or its root has forgotten it
