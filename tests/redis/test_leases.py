@@ -9,7 +9,7 @@ import pytest
 from tests.redis.lease_clients import SECOND, LeaseClient, end, most_in, take
 from tests.redis.servers import eventually
 
-from headway import Bucket, Concurrency, FixedWindow, InvalidLimit, Limiter, Window
+from headway import Bucket, Concurrency, FixedWindow, InvalidLimit, Limiter, RateLimited, Window
 from headway.clock import SYSTEM
 from headway.core.lease import Sync as Call
 from headway.core.limits import AllOf, Spacing
@@ -148,6 +148,34 @@ def test_a_waiter_is_served_as_soon_as_tokens_are_handed_back(valkey, connect, n
     thread.join(NEVER)
     assert got
     direct.close()
+
+
+def test_nothing_is_promised_while_tokens_are_lent(valkey, connect, name):
+    engine = connect(valkey.url)
+    limit = Bucket("20/s", burst=20)
+    client = LeaseClient(engine, limit, name, "A", ttl=60 * SECOND)
+    client.sync(want=4)
+    direct = Limiter(limit, name=name, engine=engine, engine_timeout=2)
+    # What lies here can be reserved for now; more than that could only be promised if no client came for it.
+    while direct.try_acquire():
+        pass
+    with pytest.raises(RateLimited) as refused:
+        direct.reserve()
+    assert 0 < refused.value.retry_after <= 20.1
+    assert direct.peek().waiting == 0
+    client.sync(close=True)
+    direct.reserve().cancel()
+    direct.close()
+
+
+def test_a_list_of_leases_that_was_evicted_is_a_loss(valkey, connect, name):
+    for lost in ("l1", "e1"):
+        client = LeaseClient(connect(valkey.url), TWENTY, f"{name}-{lost}", "A", ttl=SECOND)
+        client.sync(want=20)
+        valkey.client().delete(f"headway:{{{name}-{lost}}}:{lost}")
+        (answer,) = client.sync(want=20)
+        assert answer.void
+        assert client.synced.quarantined_ns > SECOND
 
 
 def test_scripts_that_the_server_has_forgotten_are_loaded_again(valkey, connect, name):
