@@ -1,5 +1,6 @@
 """Clients that hold tokens of a limit that others take single permits of, on one ledger."""
 
+import asyncio
 import tempfile
 import threading
 import time
@@ -454,3 +455,18 @@ def check_lending(engine, name):
         client.sync(close=True)
         assert len([permit for permit in (direct.try_acquire(key) for _ in range(22)) if permit]) == 20
         direct.close()
+
+
+def test_a_task_sends_the_same_call(valkey, connect, name):
+    client = LeaseClient(connect(valkey.url), TWENTY, name, "A", ttl=60 * SECOND)
+    command = Sync((None,), (Call("A", 1, 0, 0, 5_000, 0),), 60 * SECOND, SECOND)
+
+    async def send():
+        before = SYSTEM.now()
+        synced = await client.ledgers.send_async(command, asyncio.get_running_loop())
+        return before, synced, SYSTEM.now()
+
+    before, synced, after = asyncio.run(send())
+    (answer,) = synced.answers
+    assert answer.lease
+    assert before <= synced.sent_ns <= after
