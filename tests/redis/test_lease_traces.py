@@ -17,12 +17,17 @@ from typing import Any
 import pytest
 
 from core.script_traces import START, rule_of
+from headway.clock import SYSTEM
 from headway.core.lease import LeaseLedger, Sync
 from headway.core.ledger import EXACT, FOREVER, LONG_AGO, Rule
 from headway.core.lendable import CountTokens, SlotTokens
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Window
 from headway.core.remote import Remote
 from headway.core.tokens import BucketTokens, Tokens, WindowTokens, incoming
+from headway.engines import base
+from headway.engines.base import LimiterTerms
+from headway.engines.redis.engine import Engine
+from headway.engines.redis.net.address import read_address
 from headway.engines.redis.script.codec import Stored, decode, encode, rule_here
 from headway.engines.redis.script.protocol import TICK, record_of
 from headway.engines.redis.script.scripts import part
@@ -83,6 +88,8 @@ class Client:
 class Trace:
     """Draws commands and plays them on the core; each with what the core had to say and how it stood afterwards."""
 
+    waiters: tuple[int, ...] = (0, 0, 0, 1, 3)
+
     def __init__(self, limit, seed, others=()):
         self.dice = dice = Random(f"{limit} {seed}")
         self.ttl = dice.choice((300_000, 3_000_000, 40_000_000))
@@ -105,7 +112,7 @@ class Trace:
             self.now += dice.choice((0, 1, 1000, self.ttl // 50, self.ttl // 12, self.ttl // 3))
             if dice.random() < 0.02:
                 self.now += self.ttl * dice.randint(1, 3)
-            self.ledger.waiting = dice.choice((0, 0, 0, 1, 3))
+            self.ledger.waiting = dice.choice(self.waiters)
             if self.steps and self.others and dice.random() < 0.01:
                 self.adopt(dice.choice(self.others))
             if dice.random() < 0.25:
@@ -134,6 +141,7 @@ class Trace:
         else:
             ask = self.new_call(client, draw)
         answer = self.ledger.sync(self.now, ask)
+        self.last = ask, answer
         if answer is not None and answer.seq == client.seq:
             if answer.void or answer.lease == 0:
                 client.lease = client.held = client.recall = 0
@@ -307,3 +315,105 @@ def test_a_limit_that_is_changed_while_it_is_lent(name, server) -> None:
         _, trace = compare(server, LIMITS[name], seed, OTHERS[name])
         adopted += len(trace.adopted)
     assert adopted >= 10
+
+
+# -- whole scripts --------------------------------------------------------------------------------------------------
+
+
+class Whole(Trace):
+    """A trace that is played through an engine: scripts with and without leases, and formats that come and go."""
+
+    waiters = (0,)
+
+    def __init__(self, limit, seed, url, name):
+        Trace.__init__(self, limit, seed)
+        self.limit = limit
+        self.engine = Engine(read_address(f"{url}?drift_ppm=0"))
+        (self.rule,) = self.engine.rules_of(limit)
+        self.tokens = tokens_of(limit, self.rule, self.ttl)
+        self.ledger = LeaseLedger(self.tokens, self.ttl, 0, self.predict)
+        # Its clock is ours here and jumps ahead, which is nobody's loss.
+        terms = LimiterTerms(
+            name,
+            SYSTEM,
+            str(limit),
+            (None,),
+            self.engine.rules_of(limit),
+            None,
+            2 * 10**9,
+            "trust",
+            None,
+            ignore,
+        )
+        # Two processes, as it were: the second one never makes a call, and learns of leases by being refused.
+        self.lender, self.taker = self.engine.open(terms), self.engine.open(terms)
+        self.first = 0
+
+    def add(self, what, own, answer):
+        """How the book stands is compared at the end: what a script says is an answer."""
+        self.steps.append((b"", None))
+
+    def call(self, client):
+        self.engine.fixed_time = float(self.now)
+        known = {name: lease.number for name, lease in self.ledger.leases.items()}
+        Trace.call(self, client)
+        ask, answer = self.last
+        lease = ask.lease + self.first if ask.lease and self.first else ask.lease
+        back = tuple((count, after * TICK) for count, after in ask.back)
+        synced = self.lender.send(
+            base.Sync((None,), (ask._replace(lease=lease, back=back),), self.ttl * TICK, self.predict * TICK)
+        )
+        (told,) = synced.answers
+        if told is not None and told.lease and not self.first:
+            self.first = told.lease - answer.lease
+        ours = None
+        if answer is not None:
+            ours = answer._replace(
+                lease=answer.lease and answer.lease + self.first,
+                ttl=answer.ttl * TICK,
+                again=answer.again * TICK,
+                tokens=tuple((count, after * TICK) for count, after in answer.tokens),
+            )
+        assert told == ours, (self.limit, len(self.steps), known)
+
+    def single(self):
+        self.engine.fixed_time = float(self.now)
+        cost = self.dice.choice((1, 1, 2))
+        # While there are no leases, demand is not counted: the ledger has no book open.
+        if self.ledger.leases:
+            self.ledger.direct(self.now, cost)
+        ledger = self.tokens.ledger
+        free = ledger.wait(self.now, cost) == 0
+        decision = self.dice.choice((self.lender, self.taker)).send(
+            base.Acquire((None,), (cost,), base.Patience.NOW, brackets=True)
+        )
+        assert (decision.verdict == base.Verdict.GRANTED) == free, (self.limit, len(self.steps))
+        decision.owned = True
+        if free:
+            ledger.take_held(self.now, cost)
+        self.steps.append((b"", None))
+
+    def book(self):
+        ledger = self.ledger
+        return [ledger.held, ledger.short, ledger.recalled, ledger.changes, ledger.direct_share]
+
+
+def ignore(*_told):
+    """Of quarantines that a clock that jumps makes."""
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_whole_scripts_lend_as_the_core_does(name, valkey) -> None:
+    formats = set()
+    for seed in SEEDS:
+        limit = f"whole{seed}"
+        trace = Whole(LIMITS[name], seed, valkey.url, limit)
+        for size in range(10, 150, 10):
+            trace.play(size)
+            client = valkey.client()
+            formats.add(unpack("<d", client.hget(f"headway:{{{limit}}}", "m")[:8])[0])
+            kept = client.hget(f"headway:{{{limit}}}:l1", "b")
+            if kept is not None and trace.ledger.leases:
+                assert list(unpack("<13d", kept[:104])[5:10]) == trace.book(), (name, seed, size)
+        trace.engine.close()
+    assert formats == {1.0, 2.0}
