@@ -470,3 +470,21 @@ def test_a_task_sends_the_same_call(valkey, connect, name):
     (answer,) = synced.answers
     assert answer.lease
     assert before <= synced.sent_ns <= after
+
+
+def test_leases_of_an_epoch_that_is_over_do_not_come_back(valkey, connect, name):
+    """A slot that migrates, or a replica that is promoted, may bring them after the ledger has begun anew."""
+    client = LeaseClient(connect(valkey.url), TWENTY, name, "A", ttl=SECOND // 2)
+    client.sync(want=20)
+    assert client.held == [20]
+    stored = valkey.client()
+    keys = [f"headway:{{{name}}}{end}" for end in (":l1", ":e1")]
+    kept = [stored.dump(key) for key in keys]
+    stored.flushall()
+    (answer,) = client.sync(want=20)
+    assert answer.void
+    for key, value in zip(keys, kept, strict=True):
+        stored.restore(key, 0, value, replace=True)
+    eventually(lambda: client.sync(want=20) and client.held[0] > 0, "tokens, after the quarantine")
+    assert client.held == [20]
+    assert client.synced.rows()[0][1] == 0

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from headway.engines.ledger_view import Address, Holding, LedgerView, Loan, Meta
-from headway.engines.redis.script.codec import Stored, decode, rule_in, unnoted
+from headway.engines.redis.script.codec import EPOCH, Stored, decode, rule_in, unnoted
 from headway.engines.redis.script.protocol import META
 from headway.printable import printable
 
@@ -64,15 +64,15 @@ def read_ledger_view(address: Address, dumped: list[Any], limit: bytes | None) -
             ledger = decode(stored)
             view.ledgers.append(ledger)
             view.lapses.append(int(abandoned or 0) + unnoted(stored, ledger, now))
-            view.loans.append(read_book(book, number, rule_in(stored).capacity))
+            view.loans.append(read_book(book, meta.epoch, number, rule_in(stored).capacity))
     return view if view.ledgers or address.metric is None else None
 
 
-def read_book(book: bytes | None, rule: int, capacity: int) -> Loan:
+def read_book(book: bytes | None, epoch: bytes, rule: int, capacity: int) -> Loan:
     """What clients hold; the layout is that of `save` in `script/lua/lease.lua`."""
-    if book is None:
+    if book is None or not book.startswith(epoch):
         return Loan(rule, of=capacity)
-    numbers = unpack_from("<13d", book)
+    numbers = unpack_from("<13d", book, EPOCH)
     return Loan(rule, int(numbers[4]), int(numbers[5]), capacity, int(numbers[11]))
 
 

@@ -1,6 +1,6 @@
 -- Port of core/lease.py: which client holds how many tokens, until when. How a want becomes a share is in shares.lua.
 --
--- <key>:l<i>  a hash: b is the book of rule i's ledger, and c<client> is a lease
+-- <key>:l<i>  a hash: b is the book of rule i's ledger (the epoch of the root, then numbers), and c<client> is a lease
 -- <key>:e<i>  the clients by the end of their leases
 --
 -- They live as long as the ledger. Only what a call is about is read, but for a new division, which reads all leases;
@@ -8,7 +8,7 @@
 -- allows for drift, on both ways.
 
 do
-  local MILLI, SPREAD, AGAIN, HEAD, PAGES = lending.MILLI, 16, 12, 80, 13
+  local MILLI, SPREAD, AGAIN, HEAD, EPOCH, PAGES = lending.MILLI, 16, 12, 80, 24, 13
 
   function lending.unpack_lease(packed)
     local lease = {known = true, answer = string.sub(packed, HEAD + 1)}
@@ -22,24 +22,25 @@ do
       lease.heard, lease.ttl, lease.turn) .. lease.answer
   end
 
-  -- The book of a ledger: made if there is none. `named` is what a first lease's number comes after: no call about a
-  -- lease of a ledger that is gone may be taken for one about a lease of this one.
-  function lending.open(ledger, named)
+  -- The book of a ledger: made if there is none, or if it is of another epoch of the root: what it says was lent then
+  -- must not come back now. `named` is what a first lease's number comes after: no call about a lease of a ledger that
+  -- is gone may be taken for one about a lease of this one.
+  function lending.open(ledger, named, epoch)
     local book = {leases = {}, place = ledger.key .. ':l' .. ledger.index, queue = ledger.key .. ':e' .. ledger.index}
-    local stored
-    if ledger.known then
-      stored = call('HGET', book.place, 'b')
-    else
-      call('DEL', book.place, book.queue) -- of a root that is gone; they may outlive it by a little
+    local stored = ledger.known and call('HGET', book.place, 'b')
+    if not stored or string.sub(stored, 1, EPOCH) ~= epoch then
+      stored = nil
+      call('DEL', book.place, book.queue)
     end
-    if not stored and (ledger.away or 0) > 0 then
-      error('HEADWAY_LOST') -- evicted: no lease would ever end
-    end
+    book.epoch = epoch
     book.ttl, book.predict, book.named, book.turn, book.clients, book.held, book.short, book.recalled, book.changes,
-      book.direct_share, book.window_end, book.latest, book.capacity =
-      unpack_from('<ddddddddddddd', stored or pack('<ddddddddddddd', 0, 0, named, 0, 0, 0, 0, 0, 0, 0, FOREVER, 0, 0))
+      book.direct_share, book.window_end, book.latest, book.capacity = unpack_from('<ddddddddddddd',
+      stored or pack('<ddddddddddddd', 0, 0, named, 0, 0, 0, 0, 0, 0, 0, FOREVER, 0, 0), stored and EPOCH + 1 or 1)
+    if ledger.lent and ledger.lent ~= book.held then
+      error('HEADWAY_LOST') -- evicted: what is lent would never come back
+    end
     book.before, book.waiting, book.fresh = book.clients, 0, not stored
-    book.demand = stored and string.sub(stored, 8 * PAGES + 1) or ''
+    book.demand = stored and string.sub(stored, EPOCH + 8 * PAGES + 1) or ''
     ledger.book, ledger.away, ledger.poll = book, book.held, math.max(1, floor(book.ttl / 3))
     return book
   end
@@ -72,9 +73,10 @@ do
     for from = 1, #ends, 200 do
       call('ZADD', book.queue, unpack(ends, from, math.min(from + 199, #ends)))
     end
-    call('HSET', book.place, 'b', pack('<ddddddddddddd', book.ttl, book.predict, book.named, book.turn, book.clients,
-      book.held, book.short, book.recalled, book.changes, book.direct_share, book.window_end, book.latest,
-      ledger.capacity or ledger.rule.capacity) .. lending.demand_state(book.demand))
+    local numbers = pack('<ddddddddddddd', book.ttl, book.predict, book.named, book.turn, book.clients, book.held,
+      book.short, book.recalled, book.changes, book.direct_share, book.window_end, book.latest,
+      ledger.capacity or ledger.rule.capacity)
+    call('HSET', book.place, 'b', book.epoch .. numbers .. lending.demand_state(book.demand))
   end
 
   -- One client's lease, or nil.
@@ -240,8 +242,7 @@ do
     lending.set_held(ledger, lease, kept)
   end
 
-  -- `frozen`: for how long nothing is granted, in a quarantine.
-  function lending.renew(ledger, now, lease, ask, frozen)
+  function lending.renew(ledger, now, lease, ask)
     local book, kind = ledger.book, ledger.kind
     book.recalled = book.recalled - lease.recall
     local known = lease.known
@@ -258,7 +259,7 @@ do
       lending.changed(ledger, now)
     end
     local more = math.min(lease.share - lease.held, kind.balance(ledger, now) - book.direct_share)
-    local batch, granted = more > 0 and frozen <= 0 and kind.withdraw(ledger, now, more) or {}, 0
+    local batch, granted = more > 0 and kind.withdraw(ledger, now, more) or {}, 0
     for i = 1, #batch, 2 do
       granted = granted + batch[i]
     end
@@ -270,7 +271,7 @@ do
     book.window_end = ttl < ask.ttl and now + ttl or FOREVER
     lease.ends, lease.heard, lease.seq, lease.ttl = now + ttl, now, ask.seq, ask.ttl
     book.latest = math.max(book.latest, lease.ends)
-    local again = frozen > 0 and frozen or short_of(lease) > 0 and floor(ask.ttl / AGAIN) or 0
+    local again = short_of(lease) > 0 and floor(ask.ttl / AGAIN) or 0
     local said = {ask.seq, ask.attempt, lease.number, lease.recall, ttl, again, 0, #batch / 2}
     for i = 1, #batch do
       said[8 + i] = batch[i]
@@ -280,7 +281,7 @@ do
   end
 
   -- One call of a client: its answer, packed; nil if a later call of it was heard already.
-  function lending.sync(ledger, now, ask, frozen)
+  function lending.sync(ledger, now, ask)
     local book = ledger.book
     lending.expire(ledger, now)
     local lease = lending.lease_of(book, ask.client)
@@ -308,7 +309,7 @@ do
       lending.finish(ledger, now, ask.client, lease, now)
       return pack('<dddddddd', ask.seq, ask.attempt, 0, 0, 0, 0, 0, 0)
     end
-    return lending.renew(ledger, now, lease, ask, frozen)
+    return lending.renew(ledger, now, lease, ask)
   end
 
   -- A request for single permits: it is demand, and while it has to wait for tokens of clients, shares may change.

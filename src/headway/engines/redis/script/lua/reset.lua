@@ -40,7 +40,8 @@ local function anew(value, book)
       .. struct.pack('<dddd', 0, 0, lent_at(14), 1)
   elseif kind == 4 then
     local ends, _, tally = struct.unpack('<ddd', value, from)
-    local held = book and select(6, struct.unpack('<dddddd', book)) or 0
+    local held = book and string.sub(book, 1, 24) == string.sub(meta, 81, 104)
+      and select(6, struct.unpack('<dddddd', book, 25)) or 0
     return front .. struct.pack('<ddd', held > 0 and ends or LONG_AGO, held, tally + 1)
   elseif kind == 5 and lent_at(6) ~= 0 then
     return front .. string.sub(value, from, from + 7) .. runs .. struct.pack('<d', lent_at(6))
