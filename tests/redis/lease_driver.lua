@@ -22,7 +22,7 @@ kind.open(ledger, value, 73)
 if kind.shrink then
   kind.shrink(ledger)
 end
-local book = lending.open(ledger, 0)
+local book = lending.open(ledger, 0, 'an epoch of twenty-four.')
 
 local function read(numbers, from, count)
   local list = {unpack_from('<' .. string.rep('d', count), numbers, from)}
@@ -48,7 +48,7 @@ for index = 2, #ARGV do
     for i = 1, #ask.back, 2 do
       ask.total = ask.total + ask.back[i]
     end
-    local said = lending.sync(ledger, now, ask, 0)
+    local said = lending.sync(ledger, now, ask)
     answer = said and read(said, 1, #said / 8) or {}
   elseif what == 2 then
     local cost = unpack_from('<d', packed, 57)
@@ -57,6 +57,10 @@ for index = 2, #ARGV do
     if answer[1] == 0 then
       answer[2] = (kind.take_held or kind.take)(ledger, now, cost)
     end
+  elseif what == 4 then
+    -- under another rule
+    lending.expire(ledger, now)
+    lending.divide(ledger, now)
   elseif kind.complete then
     local cost, mark = unpack_from('<dd', packed, 57)
     kind.complete(ledger, now, cost, mark)

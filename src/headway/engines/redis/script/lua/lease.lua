@@ -1,6 +1,6 @@
 -- Port of core/lease.py: which client holds how many tokens, until when. How a want becomes a share is in shares.lua.
 --
--- <key>:l<i>  a hash: b is the book of rule i's ledger, and c<client> is a lease
+-- <key>:l<i>  a hash: b is the book of rule i's ledger (the epoch of the root, then numbers), and c<client> is a lease
 -- <key>:e<i>  the clients by the end of their leases
 --
 -- They live as long as the ledger. Only what a call is about is read, but for a new division, which reads all leases;
@@ -8,7 +8,7 @@
 -- allows for drift, on both ways.
 
 do
-  local MILLI, SPREAD, AGAIN, HEAD, PAGES = lending.MILLI, 16, 12, 80, 13
+  local MILLI, SPREAD, AGAIN, HEAD, EPOCH, PAGES = lending.MILLI, 16, 12, 80, 24, 13
 
   function lending.unpack_lease(packed)
     local lease = {known = true, answer = string.sub(packed, HEAD + 1)}
@@ -22,24 +22,25 @@ do
       lease.heard, lease.ttl, lease.turn) .. lease.answer
   end
 
-  -- The book of a ledger: made if there is none. `named` is what a first lease's number comes after: no call about a
-  -- lease of a ledger that is gone may be taken for one about a lease of this one.
-  function lending.open(ledger, named)
+  -- The book of a ledger: made if there is none, or if it is of another epoch of the root: what it says was lent then
+  -- must not come back now. `named` is what a first lease's number comes after: no call about a lease of a ledger that
+  -- is gone may be taken for one about a lease of this one.
+  function lending.open(ledger, named, epoch)
     local book = {leases = {}, place = ledger.key .. ':l' .. ledger.index, queue = ledger.key .. ':e' .. ledger.index}
-    local stored
-    if ledger.known then
-      stored = call('HGET', book.place, 'b')
-    else
-      call('DEL', book.place, book.queue) -- of a root that is gone; they may outlive it by a little
+    local stored = ledger.known and call('HGET', book.place, 'b')
+    if not stored or string.sub(stored, 1, EPOCH) ~= epoch then
+      stored = nil
+      call('DEL', book.place, book.queue)
     end
-    if not stored and (ledger.away or 0) > 0 then
-      error('HEADWAY_LOST') -- evicted: no lease would ever end
-    end
+    book.epoch = epoch
     book.ttl, book.predict, book.named, book.turn, book.clients, book.held, book.short, book.recalled, book.changes,
-      book.direct_share, book.window_end, book.latest, book.capacity =
-      unpack_from('<ddddddddddddd', stored or pack('<ddddddddddddd', 0, 0, named, 0, 0, 0, 0, 0, 0, 0, FOREVER, 0, 0))
+      book.direct_share, book.window_end, book.latest, book.capacity = unpack_from('<ddddddddddddd',
+      stored or pack('<ddddddddddddd', 0, 0, named, 0, 0, 0, 0, 0, 0, 0, FOREVER, 0, 0), stored and EPOCH + 1 or 1)
+    if ledger.lent and ledger.lent ~= book.held then
+      error('HEADWAY_LOST') -- evicted: what is lent would never come back
+    end
     book.before, book.waiting, book.fresh = book.clients, 0, not stored
-    book.demand = stored and string.sub(stored, 8 * PAGES + 1) or ''
+    book.demand = stored and string.sub(stored, EPOCH + 8 * PAGES + 1) or ''
     ledger.book, ledger.away, ledger.poll = book, book.held, math.max(1, floor(book.ttl / 3))
     return book
   end
@@ -72,9 +73,10 @@ do
     for from = 1, #ends, 200 do
       call('ZADD', book.queue, unpack(ends, from, math.min(from + 199, #ends)))
     end
-    call('HSET', book.place, 'b', pack('<ddddddddddddd', book.ttl, book.predict, book.named, book.turn, book.clients,
-      book.held, book.short, book.recalled, book.changes, book.direct_share, book.window_end, book.latest,
-      ledger.capacity or ledger.rule.capacity) .. lending.demand_state(book.demand))
+    local numbers = pack('<ddddddddddddd', book.ttl, book.predict, book.named, book.turn, book.clients, book.held,
+      book.short, book.recalled, book.changes, book.direct_share, book.window_end, book.latest,
+      ledger.capacity or ledger.rule.capacity)
+    call('HSET', book.place, 'b', book.epoch .. numbers .. lending.demand_state(book.demand))
   end
 
   -- One client's lease, or nil.
@@ -109,44 +111,65 @@ do
   end
 
   -- How many tokens a client lacks of what it wants, as far as that is its share; what is left over is not missed.
-  local function lacks(lease)
-    local lacking = math.min(lease.share, math.ceil(lease.want / MILLI)) - lease.held
+  local function lacks(share, want, held)
+    local lacking = math.min(share, math.ceil(want / MILLI)) - held
     return lacking > 0 and lacking or 0
+  end
+
+  local function short_of(lease)
+    return lacks(lease.share, lease.want, lease.held)
   end
 
   function lending.set_held(ledger, lease, held)
     local book = ledger.book
-    book.short = book.short - lacks(lease)
+    book.short = book.short - short_of(lease)
     book.held = book.held + held - lease.held
     lease.held, lease.dirty = held, true
-    book.short = book.short + lacks(lease)
+    book.short = book.short + short_of(lease)
     ledger.away = book.held
   end
 
-  -- Give every client its share anew.
+  -- Give every client its share anew. Of leases that no call of this script is about, only what is needed is read, and
+  -- only a share that is another is written: there may be thousands.
   function lending.divide(ledger, now)
     local book = ledger.book
-    local leases = lending.all(book)
-    book.changes = 0
     local direct = math.max(lending.expected(book.demand, now), book.waiting * MILLI)
     local stock = ledger.kind.balance(ledger, now)
-    local wants, held, turns = {}, {}, {}
-    for i, lease in ipairs(leases) do
-      wants[i], held[i], turns[i] = lease.want, lease.held, lease.turn
+    local wants, held, turns, before, names, records, m = {}, {}, {}, {}, {}, {}, 0
+    local stored = call('HGETALL', book.place)
+    for i = 1, #stored, 2 do
+      if stored[i] ~= 'b' and not book.leases[string.sub(stored[i], 2)] then
+        m = m + 1
+        names[m], records[m] = stored[i], stored[i + 1]
+        held[m], wants[m], before[m] = unpack_from('<ddd', stored[i + 1], 17)
+        turns[m] = unpack_from('<d', stored[i + 1], 73)
+      end
+    end
+    for _, lease in pairs(book.leases) do
+      if lease then
+        m = m + 1
+        held[m], wants[m], before[m], turns[m], records[m] = lease.held, lease.want, lease.share, lease.turn, lease
+      end
     end
     if direct > 0 then
       -- What lies here is at hand for single permits: they hold it, as it were.
-      local i = #leases + 1
-      wants[i], held[i], turns[i] = direct, math.max(0, stock), book.turn + 1
+      held[m + 1], wants[m + 1], turns[m + 1] = math.max(0, stock), direct, book.turn + 1
     end
-    local parts = lending.shares(math.max(0, stock + book.held), wants, held, turns)
-    book.direct_share = direct > 0 and parts[#leases + 1] or 0
-    book.short = 0
-    for i, lease in ipairs(leases) do
-      if lease.share ~= parts[i] then
-        lease.share, lease.dirty = parts[i], true
+    local parts, fields = lending.shares(math.max(0, stock + book.held), wants, held, turns), {}
+    book.changes, book.short, book.direct_share = 0, 0, direct > 0 and parts[m + 1] or 0
+    for i = 1, m do
+      local part = parts[i]
+      if part ~= before[i] and names[i] then
+        local record = records[i]
+        fields[#fields + 1] = names[i]
+        fields[#fields + 1] = string.sub(record, 1, 32) .. pack('<d', part) .. string.sub(record, 41)
+      elseif part ~= before[i] then
+        records[i].share, records[i].dirty = part, true
       end
-      book.short = book.short + lacks(lease)
+      book.short = book.short + lacks(part, wants[i], held[i])
+    end
+    for from = 1, #fields, 200 do
+      call('HSET', book.place, unpack(fields, from, math.min(from + 199, #fields)))
     end
   end
 
@@ -164,7 +187,7 @@ do
       ledger.kind.forfeit(ledger, now, lease.held, until_when)
     end
     lending.set_held(ledger, lease, 0)
-    book.short = book.short - lacks(lease)
+    book.short = book.short - short_of(lease)
     book.recalled = book.recalled - lease.recall
     if lease.known then
       call('HDEL', book.place, 'c' .. client)
@@ -219,8 +242,7 @@ do
     lending.set_held(ledger, lease, kept)
   end
 
-  -- `frozen`: for how long nothing is granted, in a quarantine.
-  function lending.renew(ledger, now, lease, ask, frozen)
+  function lending.renew(ledger, now, lease, ask)
     local book, kind = ledger.book, ledger.kind
     book.recalled = book.recalled - lease.recall
     local known = lease.known
@@ -231,13 +253,13 @@ do
       book.leases[ask.client] = lease
     end
     if lease.want ~= ask.want or not known or book.direct_share > 0 or book.waiting > 0 then
-      book.short = book.short - lacks(lease)
+      book.short = book.short - short_of(lease)
       lease.want = ask.want
-      book.short = book.short + lacks(lease)
+      book.short = book.short + short_of(lease)
       lending.changed(ledger, now)
     end
     local more = math.min(lease.share - lease.held, kind.balance(ledger, now) - book.direct_share)
-    local batch, granted = more > 0 and frozen <= 0 and kind.withdraw(ledger, now, more) or {}, 0
+    local batch, granted = more > 0 and kind.withdraw(ledger, now, more) or {}, 0
     for i = 1, #batch, 2 do
       granted = granted + batch[i]
     end
@@ -249,7 +271,7 @@ do
     book.window_end = ttl < ask.ttl and now + ttl or FOREVER
     lease.ends, lease.heard, lease.seq, lease.ttl = now + ttl, now, ask.seq, ask.ttl
     book.latest = math.max(book.latest, lease.ends)
-    local again = frozen > 0 and frozen or lacks(lease) > 0 and floor(ask.ttl / AGAIN) or 0
+    local again = short_of(lease) > 0 and floor(ask.ttl / AGAIN) or 0
     local said = {ask.seq, ask.attempt, lease.number, lease.recall, ttl, again, 0, #batch / 2}
     for i = 1, #batch do
       said[8 + i] = batch[i]
@@ -259,7 +281,7 @@ do
   end
 
   -- One call of a client: its answer, packed; nil if a later call of it was heard already.
-  function lending.sync(ledger, now, ask, frozen)
+  function lending.sync(ledger, now, ask)
     local book = ledger.book
     lending.expire(ledger, now)
     local lease = lending.lease_of(book, ask.client)
@@ -287,7 +309,7 @@ do
       lending.finish(ledger, now, ask.client, lease, now)
       return pack('<dddddddd', ask.seq, ask.attempt, 0, 0, 0, 0, 0, 0)
     end
-    return lending.renew(ledger, now, lease, ask, frozen)
+    return lending.renew(ledger, now, lease, ask)
   end
 
   -- A request for single permits: it is demand, and while it has to wait for tokens of clients, shares may change.

@@ -1,8 +1,11 @@
 -- Leases in a script: before anything is decided they expire, and what has changed is written down at the end.
 
 function lending.begin(ledger)
-  local book = lending.open(ledger, now)
+  local book = lending.open(ledger, now, epoch)
   book.waiting = waiting
+  if book.clients > 0 and call('ZCARD', book.queue) ~= book.clients then
+    error('HEADWAY_LOST') -- evicted: some leases would never end
+  end
   if book.ttl > 0 then
     lending.agree(ledger, book.ttl, book.predict)
     if lending.expire(ledger, now) then
@@ -18,6 +21,9 @@ if format == LENDING then
   for i = 1, count do
     if own[i].kind.withdraw then
       lending.begin(own[i])
+      if own[i].book.ttl == 0 then
+        own[i].book = nil -- those of other keys lend; no client ever held tokens of this one
+      end
     end
   end
 end
@@ -31,6 +37,17 @@ function lending.note_direct(costs, offset, times)
       lending.direct(own[i], now, cost, times)
     end
   end
+end
+
+-- In a quarantine no lease is known, and none is noted: a node to which the slot migrates has the old ones not yet, and
+-- would refuse them if there were others. A new lease is one without tokens, which is void when it is asked for again.
+function lending.decline(ask)
+  if ask.lease ~= 0 then
+    return pack('<dddddddd', ask.seq, ask.attempt, 0, 0, 0, 0, 1, 0)
+  elseif ask.closing == 1 then
+    return pack('<dddddddd', ask.seq, ask.attempt, 0, 0, 0, 0, 0, 0)
+  end
+  return pack('<dddddddd', ask.seq, ask.attempt, now, 0, ask.ttl, quarantined - now, 0, 0)
 end
 
 -- SYNC: TTL and prediction window; then of each rule whether there is a call (1), and if so its seq, attempt, lease,
@@ -55,12 +72,16 @@ function lending.answer(packed)
         ask.back[j], ask.back[j + 1] = unpack_from('<dd', packed, at)
         ask.total, at = ask.total + ask.back[j], at + 16
       end
-      if not own[i].book then
-        lending.begin(own[i])
+      if quarantined > now then
+        answer = lending.decline(ask)
+      else
+        if not own[i].book then
+          lending.begin(own[i])
+        end
+        own[i].book.waiting = waiting
+        lending.agree(own[i], ttl, predict)
+        answer = lending.sync(own[i], now, ask)
       end
-      own[i].book.waiting = waiting
-      lending.agree(own[i], ttl, predict)
-      answer = lending.sync(own[i], now, ask, quarantined - now)
     end
     said[#said + 1] = answer and 1 or 0
     if answer then

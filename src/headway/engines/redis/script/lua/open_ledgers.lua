@@ -31,7 +31,7 @@ if format == LENDING and not can_lend then
   for i = 1, count do
     local _, key = unpack_from('<dd', ARGV[5], (i - 1) * RECORD + 1)
     local book = call('HGET', KEYS[key] .. ':l' .. i, 'b')
-    longest = math.max(longest, book and unpack_from('<d', book) or 0)
+    longest = math.max(longest, book and unpack_from('<d', book, 25) or 0)
   end
   return refuse(LEASED, longest)
 elseif format ~= FORMAT and format ~= LENDING then
