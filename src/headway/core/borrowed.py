@@ -179,6 +179,17 @@ class BorrowedLedger(Ledger):
         self.stop = _LONG_AGO
         return said
 
+    def hand_back(self, now: int) -> Sync:
+        """Hand back what is not in use; the lease goes on for the rest, and nothing more is granted."""
+        self.holder.recall = self.holder.held
+        said = self.holder.call(now)
+        self.follow()
+        return said
+
+    def in_use(self, now: int) -> bool:
+        """Whether slots are in use, of a limit whose tokens are slots."""
+        return bool(self.holder.tokens.occupied) and self.own.in_flight(now) > 0
+
     def answered(self, now: int, answer: Answer) -> BorrowedLedger:
         """Take an answer in. Returns this ledger, or the one that takes its place if there is no lease any more."""
         self.away = None
