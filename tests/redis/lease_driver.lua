@@ -57,6 +57,10 @@ for index = 2, #ARGV do
     if answer[1] == 0 then
       answer[2] = (kind.take_held or kind.take)(ledger, now, cost)
     end
+  elseif what == 4 then
+    -- under another rule
+    lending.expire(ledger, now)
+    lending.divide(ledger, now)
   elseif kind.complete then
     local cost, mark = unpack_from('<dd', packed, 57)
     kind.complete(ledger, now, cost, mark)

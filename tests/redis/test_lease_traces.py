@@ -12,16 +12,23 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from struct import pack, unpack
+from typing import Any
 
 import pytest
 
 from core.script_traces import START, rule_of
+from headway.clock import SYSTEM
 from headway.core.lease import LeaseLedger, Sync
-from headway.core.ledger import EXACT, FOREVER, LONG_AGO
+from headway.core.ledger import EXACT, FOREVER, LONG_AGO, Rule
 from headway.core.lendable import CountTokens, SlotTokens
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Window
 from headway.core.remote import Remote
 from headway.core.tokens import BucketTokens, Tokens, WindowTokens, incoming
+from headway.engines import base
+from headway.engines.base import LimiterTerms
+from headway.engines.redis.engine import Engine
+from headway.engines.redis.net.address import read_address
+from headway.engines.redis.script.codec import Stored, decode, encode, rule_here
 from headway.engines.redis.script.protocol import TICK, record_of
 from headway.engines.redis.script.scripts import part
 
@@ -81,7 +88,9 @@ class Client:
 class Trace:
     """Draws commands and plays them on the core; each with what the core had to say and how it stood afterwards."""
 
-    def __init__(self, limit, seed):
+    waiters: tuple[int, ...] = (0, 0, 0, 1, 3)
+
+    def __init__(self, limit, seed, others=()):
         self.dice = dice = Random(f"{limit} {seed}")
         self.ttl = dice.choice((300_000, 3_000_000, 40_000_000))
         self.predict = dice.choice((4_000_000, 500_000))
@@ -92,7 +101,9 @@ class Trace:
         self.clients = [Client(f"c{i}") for i in range(dice.choice((1, 3, 8, 40)))]
         self.now = START + dice.randrange(10**6) - (3_000_000 if limit.kind == "fixed_window" else 0)
         self.permits: list[tuple[int, int]] = []
-        self.steps: list[tuple[bytes, list[float]]] = []
+        self.steps: list[tuple[bytes, Any]] = []
+        self.others = others
+        self.adopted: dict[int, tuple[Rule, int]] = {}  # by the number of the step before which it is
 
     def play(self, n):
         while len(self.steps) < n:
@@ -101,7 +112,9 @@ class Trace:
             self.now += dice.choice((0, 1, 1000, self.ttl // 50, self.ttl // 12, self.ttl // 3))
             if dice.random() < 0.02:
                 self.now += self.ttl * dice.randint(1, 3)
-            self.ledger.waiting = dice.choice((0, 0, 0, 1, 3))
+            self.ledger.waiting = dice.choice(self.waiters)
+            if self.steps and self.others and dice.random() < 0.01:
+                self.adopt(dice.choice(self.others))
             if dice.random() < 0.25:
                 self.single()
             elif self.permits and dice.random() < 0.2:
@@ -128,6 +141,7 @@ class Trace:
         else:
             ask = self.new_call(client, draw)
         answer = self.ledger.sync(self.now, ask)
+        self.last = ask, answer
         if answer is not None and answer.seq == client.seq:
             if answer.void or answer.lease == 0:
                 client.lease = client.held = client.recall = 0
@@ -180,6 +194,14 @@ class Trace:
         self.tokens.ledger.complete(self.now, cost, mark)
         self.add(3, doubles(cost, mark), [])
 
+    def adopt(self, limit):
+        self.rule = rule_of(limit, LEASE_NS)
+        self.size = max(1, limit.capacity)
+        self.adopted[len(self.steps)] = self.rule, self.now
+        self.tokens.reconfigure(self.rule, self.now)
+        self.ledger.resized(self.now)
+        self.add(4, b"", [])
+
     def stands(self, answer):
         """The same numbers as the driver tells."""
         ledger, now = self.ledger, self.now
@@ -224,15 +246,33 @@ def near(values):
     return tuple(unpack(f"<{len(values)}d", doubles(*values)))
 
 
-def compare(server, limit, seed):
-    trace = Trace(limit, seed)
+def reconfigure(client, rule, now):
+    """What `reconfigure.py` does."""
+    lists = [b"".join(client.lrange(KEY + end, 0, -1)) for end in (b":c1", b":o1")]
+    stored = Stored(client.hget(KEY, "s1"), *lists)
+    ledger = decode(stored)
+    ledger.reconfigure(rule_here(rule, stored.lent), now)
+    new = encode(ledger, 1, now, b"", rule, stored.lent)
+    client.hset(KEY, "s1", new.value)
+    for end, runs in ((b":c1", new.cooling), (b":o1", new.out)):
+        client.delete(KEY + end)
+        if runs:
+            client.rpush(KEY + end, *[runs[at : at + 16] for at in range(0, len(runs), 16)])
+
+
+def compare(server, limit, seed, others=()):
+    trace = Trace(limit, seed, others)
+    first, began = trace.rule, trace.now
     steps = trace.play(SIZE)
     client = server.client()
     client.delete(KEY, *(KEY + end for end in (b":c1", b":o1", b":l1", b":e1")))
     run = client.register_script(script(limit.kind))
-    record, dice, at = record_of(trace.rule, 1, trace.now), Random(seed), 0
+    record, dice, at = record_of(first, 1, began), Random(seed), 0
     while at < len(steps):
         size = dice.choice((1, 1, 2, 5, 20))
+        if at in trace.adopted:
+            reconfigure(client, *trace.adopted[at])
+        size = min([size, *(ahead - at for ahead in trace.adopted if ahead > at)])
         batch = steps[at : at + size]
         for number, (step, reply) in enumerate(
             zip(batch, run(keys=[KEY], args=[record, *(said for said, _ in batch)]), strict=True)
@@ -253,3 +293,127 @@ def test_scripts_lend_as_the_core_does(name, server) -> None:
         _, trace = compare(server, LIMITS[name], seed)
         lent += trace.ledger.named
     assert lent >= 20
+
+
+OTHERS = {
+    "plain": (Window(7, per="1s", remote=False), Window(30, per="2s", remote=False)),
+    "bare or bracketed": (Window(10, per="1s"), Window(40, per="2s")),
+    "held": (
+        Window(3, per="1s", remote=Remote(max_transit=1)),
+        Window(20, per="1s", remote=Remote(max_transit=1)),
+    ),
+    "bucket": (Bucket("20/s", burst=5), Bucket("50/s", burst=31), Bucket("20/s", burst=20)),
+    "fixed window": (FixedWindow(10, per="hour"), FixedWindow(80, per="hour")),
+    "concurrency": (Concurrency(4), Concurrency(22)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_limit_that_is_changed_while_it_is_lent(name, server) -> None:
+    adopted = 0
+    for seed in SEEDS:
+        _, trace = compare(server, LIMITS[name], seed, OTHERS[name])
+        adopted += len(trace.adopted)
+    assert adopted >= 10
+
+
+# -- whole scripts --------------------------------------------------------------------------------------------------
+
+
+class Whole(Trace):
+    """A trace that is played through an engine: scripts with and without leases, and formats that come and go."""
+
+    waiters = (0,)
+
+    def __init__(self, limit, seed, url, name):
+        Trace.__init__(self, limit, seed)
+        self.limit = limit
+        self.engine = Engine(read_address(f"{url}?drift_ppm=0"))
+        (self.rule,) = self.engine.rules_of(limit)
+        self.tokens = tokens_of(limit, self.rule, self.ttl)
+        self.ledger = LeaseLedger(self.tokens, self.ttl, 0, self.predict)
+        # Its clock is ours here and jumps ahead, which is nobody's loss.
+        terms = LimiterTerms(
+            name,
+            SYSTEM,
+            str(limit),
+            (None,),
+            self.engine.rules_of(limit),
+            None,
+            2 * 10**9,
+            "trust",
+            None,
+            ignore,
+        )
+        # Two processes, as it were: the second one never makes a call, and learns of leases by being refused.
+        self.lender, self.taker = self.engine.open(terms), self.engine.open(terms)
+        self.first = 0
+
+    def add(self, what, own, answer):
+        """How the book stands is compared at the end: what a script says is an answer."""
+        self.steps.append((b"", None))
+
+    def call(self, client):
+        self.engine.fixed_time = float(self.now)
+        known = {name: lease.number for name, lease in self.ledger.leases.items()}
+        Trace.call(self, client)
+        ask, answer = self.last
+        lease = ask.lease + self.first if ask.lease and self.first else ask.lease
+        back = tuple((count, after * TICK) for count, after in ask.back)
+        synced = self.lender.send(
+            base.Sync((None,), (ask._replace(lease=lease, back=back),), self.ttl * TICK, self.predict * TICK)
+        )
+        (told,) = synced.answers
+        if told is not None and told.lease and not self.first:
+            self.first = told.lease - answer.lease
+        ours = None
+        if answer is not None:
+            ours = answer._replace(
+                lease=answer.lease and answer.lease + self.first,
+                ttl=answer.ttl * TICK,
+                again=answer.again * TICK,
+                tokens=tuple((count, after * TICK) for count, after in answer.tokens),
+            )
+        assert told == ours, (self.limit, len(self.steps), known)
+
+    def single(self):
+        self.engine.fixed_time = float(self.now)
+        cost = self.dice.choice((1, 1, 2))
+        # While there are no leases, demand is not counted: the ledger has no book open.
+        if self.ledger.leases:
+            self.ledger.direct(self.now, cost)
+        ledger = self.tokens.ledger
+        free = ledger.wait(self.now, cost) == 0
+        decision = self.dice.choice((self.lender, self.taker)).send(
+            base.Acquire((None,), (cost,), base.Patience.NOW, brackets=True)
+        )
+        assert (decision.verdict == base.Verdict.GRANTED) == free, (self.limit, len(self.steps))
+        decision.owned = True
+        if free:
+            ledger.take_held(self.now, cost)
+        self.steps.append((b"", None))
+
+    def book(self):
+        ledger = self.ledger
+        return [ledger.held, ledger.short, ledger.recalled, ledger.changes, ledger.direct_share]
+
+
+def ignore(*_told):
+    """Of quarantines that a clock that jumps makes."""
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_whole_scripts_lend_as_the_core_does(name, valkey) -> None:
+    formats = set()
+    for seed in SEEDS:
+        limit = f"whole{seed}"
+        trace = Whole(LIMITS[name], seed, valkey.url, limit)
+        for size in range(10, 150, 10):
+            trace.play(size)
+            client = valkey.client()
+            formats.add(unpack("<d", client.hget(f"headway:{{{limit}}}", "m")[:8])[0])
+            kept = client.hget(f"headway:{{{limit}}}:l1", "b")
+            if kept is not None and trace.ledger.leases:
+                assert list(unpack("<13d", kept[:104])[5:10]) == trace.book(), (name, seed, size)
+        trace.engine.close()
+    assert formats == {1.0, 2.0}

@@ -106,8 +106,8 @@ class LeaseLedger:
     """Lends the tokens of one limit; times are ticks of the ledger's clock, which never runs backward."""
 
     __slots__ = (
-        "changes", "direct_demand", "direct_share", "drift_ppm", "held", "leases", "named", "recalled", "short",
-        "tokens", "ttl", "waiting", "window_end",
+        "changes", "direct_demand", "direct_share", "drift_ppm", "held", "leases", "named", "predict", "recalled",
+        "short", "tokens", "ttl", "waiting", "window_end",
     )  # fmt: skip
 
     def __init__(self, tokens: Tokens, ttl_ns: int, drift_ppm: int, predict_ns: int) -> None:
@@ -121,6 +121,7 @@ class LeaseLedger:
         self.short = 0
         self.recalled = 0
         self.changes = 0
+        self.predict = predict_ns
         self.direct_demand = Demand(predict_ns, tokens.span)
         self.direct_share = 0
         # How many requests for single permits wait: for as long as they do, they are demand.
@@ -262,6 +263,14 @@ class LeaseLedger:
     def resized(self, now: int) -> None:
         """There are more or fewer tokens than before: the ledger goes on under another limit."""
         self.expire(now)
+        before = self.direct_demand
+        if before.span != self.tokens.span:
+            # What was counted in slots of another length is forgotten.
+            after = self.direct_demand = Demand(self.predict, self.tokens.span)
+            after.first = before.first
+            after.recent = before.recent
+            if after.long.slot == before.long.slot:
+                after.long = before.long
         self.divide(now)
 
     # -- single permits

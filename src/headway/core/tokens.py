@@ -154,6 +154,12 @@ class WindowTokens(Tokens):
         gap = max(self.rule.gap, self.rule.bare_gap)
         self.ledger.deposit(now, until + self.rule.transit + gap, count)
 
+    def reconfigure(self, rule: Rule, now: int) -> None:
+        assert isinstance(rule, WindowRule)
+        self.rule = rule
+        self.span = rule.bare_gap if rule.bare_gap > 1 else 1
+        self.ledger.reconfigure(rule, now)
+
 
 def units_of(capacity: int, per: int, permits: int, units: int, tick_ns: int) -> BucketRule:
     """The rule of so many of a bucket's units: `permits * units` permits in `per * capacity` ticks.

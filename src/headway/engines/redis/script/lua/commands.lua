@@ -28,7 +28,7 @@ for index = from, #ARGV do
         take(own, command, 5, slot, said)
       elseif never then
         said[#said + 1] = 3
-      elseif patient and not slot and can_queue and least - now <= longest then
+      elseif patient and not slot and can_queue and not firm and least - now <= longest then
         -- All requests for the same stand behind the first of them.
         local deadline = longest < FOREVER and now + longest or FOREVER
         stand(ticket, last - ticket + 1, deadline, command, 5, ready, holding)

@@ -109,44 +109,65 @@ do
   end
 
   -- How many tokens a client lacks of what it wants, as far as that is its share; what is left over is not missed.
-  local function lacks(lease)
-    local lacking = math.min(lease.share, math.ceil(lease.want / MILLI)) - lease.held
+  local function lacks(share, want, held)
+    local lacking = math.min(share, math.ceil(want / MILLI)) - held
     return lacking > 0 and lacking or 0
+  end
+
+  local function short_of(lease)
+    return lacks(lease.share, lease.want, lease.held)
   end
 
   function lending.set_held(ledger, lease, held)
     local book = ledger.book
-    book.short = book.short - lacks(lease)
+    book.short = book.short - short_of(lease)
     book.held = book.held + held - lease.held
     lease.held, lease.dirty = held, true
-    book.short = book.short + lacks(lease)
+    book.short = book.short + short_of(lease)
     ledger.away = book.held
   end
 
-  -- Give every client its share anew.
+  -- Give every client its share anew. Of leases that no call of this script is about, only what is needed is read, and
+  -- only a share that is another is written: there may be thousands.
   function lending.divide(ledger, now)
     local book = ledger.book
-    local leases = lending.all(book)
-    book.changes = 0
     local direct = math.max(lending.expected(book.demand, now), book.waiting * MILLI)
     local stock = ledger.kind.balance(ledger, now)
-    local wants, held, turns = {}, {}, {}
-    for i, lease in ipairs(leases) do
-      wants[i], held[i], turns[i] = lease.want, lease.held, lease.turn
+    local wants, held, turns, before, names, records, m = {}, {}, {}, {}, {}, {}, 0
+    local stored = call('HGETALL', book.place)
+    for i = 1, #stored, 2 do
+      if stored[i] ~= 'b' and not book.leases[string.sub(stored[i], 2)] then
+        m = m + 1
+        names[m], records[m] = stored[i], stored[i + 1]
+        held[m], wants[m], before[m] = unpack_from('<ddd', stored[i + 1], 17)
+        turns[m] = unpack_from('<d', stored[i + 1], 73)
+      end
+    end
+    for _, lease in pairs(book.leases) do
+      if lease then
+        m = m + 1
+        held[m], wants[m], before[m], turns[m], records[m] = lease.held, lease.want, lease.share, lease.turn, lease
+      end
     end
     if direct > 0 then
       -- What lies here is at hand for single permits: they hold it, as it were.
-      local i = #leases + 1
-      wants[i], held[i], turns[i] = direct, math.max(0, stock), book.turn + 1
+      held[m + 1], wants[m + 1], turns[m + 1] = math.max(0, stock), direct, book.turn + 1
     end
-    local parts = lending.shares(math.max(0, stock + book.held), wants, held, turns)
-    book.direct_share = direct > 0 and parts[#leases + 1] or 0
-    book.short = 0
-    for i, lease in ipairs(leases) do
-      if lease.share ~= parts[i] then
-        lease.share, lease.dirty = parts[i], true
+    local parts, fields = lending.shares(math.max(0, stock + book.held), wants, held, turns), {}
+    book.changes, book.short, book.direct_share = 0, 0, direct > 0 and parts[m + 1] or 0
+    for i = 1, m do
+      local part = parts[i]
+      if part ~= before[i] and names[i] then
+        local record = records[i]
+        fields[#fields + 1] = names[i]
+        fields[#fields + 1] = string.sub(record, 1, 32) .. pack('<d', part) .. string.sub(record, 41)
+      elseif part ~= before[i] then
+        records[i].share, records[i].dirty = part, true
       end
-      book.short = book.short + lacks(lease)
+      book.short = book.short + lacks(part, wants[i], held[i])
+    end
+    for from = 1, #fields, 200 do
+      call('HSET', book.place, unpack(fields, from, math.min(from + 199, #fields)))
     end
   end
 
@@ -164,7 +185,7 @@ do
       ledger.kind.forfeit(ledger, now, lease.held, until_when)
     end
     lending.set_held(ledger, lease, 0)
-    book.short = book.short - lacks(lease)
+    book.short = book.short - short_of(lease)
     book.recalled = book.recalled - lease.recall
     if lease.known then
       call('HDEL', book.place, 'c' .. client)
@@ -231,9 +252,9 @@ do
       book.leases[ask.client] = lease
     end
     if lease.want ~= ask.want or not known or book.direct_share > 0 or book.waiting > 0 then
-      book.short = book.short - lacks(lease)
+      book.short = book.short - short_of(lease)
       lease.want = ask.want
-      book.short = book.short + lacks(lease)
+      book.short = book.short + short_of(lease)
       lending.changed(ledger, now)
     end
     local more = math.min(lease.share - lease.held, kind.balance(ledger, now) - book.direct_share)
@@ -249,7 +270,7 @@ do
     book.window_end = ttl < ask.ttl and now + ttl or FOREVER
     lease.ends, lease.heard, lease.seq, lease.ttl = now + ttl, now, ask.seq, ask.ttl
     book.latest = math.max(book.latest, lease.ends)
-    local again = frozen > 0 and frozen or lacks(lease) > 0 and floor(ask.ttl / AGAIN) or 0
+    local again = frozen > 0 and frozen or short_of(lease) > 0 and floor(ask.ttl / AGAIN) or 0
     local said = {ask.seq, ask.attempt, lease.number, lease.recall, ttl, again, 0, #batch / 2}
     for i = 1, #batch do
       said[8 + i] = batch[i]

@@ -3,6 +3,9 @@
 function lending.begin(ledger)
   local book = lending.open(ledger, now)
   book.waiting = waiting
+  if book.clients > 0 and call('ZCARD', book.queue) ~= book.clients then
+    error('HEADWAY_LOST') -- evicted: some leases would never end
+  end
   if book.ttl > 0 then
     lending.agree(ledger, book.ttl, book.predict)
     if lending.expire(ledger, now) then
@@ -18,6 +21,9 @@ if format == LENDING then
   for i = 1, count do
     if own[i].kind.withdraw then
       lending.begin(own[i])
+      if own[i].book.ttl == 0 then
+        own[i].book = nil -- those of other keys lend; no client ever held tokens of this one
+      end
     end
   end
 end
