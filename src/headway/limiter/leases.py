@@ -35,8 +35,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headway.core.borrowed import BorrowedLedger, BorrowedRule
-from headway.core.lease import AGAIN
+from headway.core.borrowed import BorrowedLedger, BorrowedRule, same_tokens
 from headway.core.ledger import FOREVER, LONG_AGO
 from headway.core.lendable import tokens_to_lend
 from headway.core.rules import rules_of
@@ -83,6 +82,7 @@ class Leases:
         self.calls = 0
         self._timeout = timeout_ns / 1e9
         self._store: Any = None
+        self._limits: list[Limit] = []
         self._closed = False
         self._reset()
         _all.add(self)
@@ -114,6 +114,7 @@ class Leases:
     def keep(self, store: MemoryStore) -> None:
         """Keep the leases of this store's ledgers."""
         self._store = store
+        self._limits = [rule.limit for rule in store.rules]
         store.leased = True
         # That every process decides by itself is no surprise here.
         store.counts.first_time("fork")
@@ -305,6 +306,7 @@ class Leases:
     def _heard(
         self, place: Place, asks: list[tuple[int, BorrowedLedger, Any]], synced: Synced, now: int
     ) -> None:
+        rows = synced.rows()
         for index, ledger, ask in asks:
             answer = synced.answers[index]
             if ask is None or answer is None:
@@ -312,8 +314,10 @@ class Leases:
             after = ledger.answered(now, answer)
             if after is not ledger:
                 self._store.keyed_ledgers[index].put(place.key, after)
+            if rows:
+                self._follow_limit(place, index, after, rows[index][0], now)
             self._store.freed.append((index, place.key))
-        self._whole[place] = synced.rows()
+        self._whole[place] = rows
         self._answers[place] = self._answers.get(place, 0) + 1
         if self._under_way[place] >= self._paused_at:
             self._follow_pause(place.key, synced.paused_ns, now)
@@ -344,6 +348,16 @@ class Leases:
             heapq.heappush(self._heap, (at, next(_numbers), place))
         elif place not in self._due:
             self._forget(place)
+
+    def _follow_limit(self, place: Place, index: int, ledger: BorrowedLedger, limit: Limit, now: int) -> None:
+        """Another process may have declared another limit, which governs for all: tokens are of that one now."""
+        if limit == self.shared.table.rule_for(index, place.key).limit:
+            limit = self._store.rule_for(index, place.key).limit
+        if limit != ledger.rule.limit:
+            (rule,) = self.rules_of(limit)
+            ledger.reconfigure(rule, now)
+            if ledger.relet:
+                self._due.append(place)
 
     def _follow_pause(self, key: str | None, left_ns: int, now: int) -> None:
         """Pause a key for as long as the ledger says; if it says nothing, neither the key nor all are paused."""
@@ -406,20 +420,21 @@ class Leases:
     def keep_limit(self) -> None:
         """After another limit was declared: return when what is lent is no more than it allows.
 
-        Every place calls at once; what other clients hold above their shares is recalled from them.
+        Every place calls at once. No answer tells how much other clients hold, so a lower limit takes a TTL: by then
+        each of them has called and handed back what was recalled, or its lease is over.
         """
-        deadline = time.monotonic() + 2 * self.terms.ttl / 1e9
-        while True:
-            before = self.call_all()
-            left = deadline - time.monotonic()
-            if not before or not self.wait_for_answers(before, max(0.0, left)) or not self._above():
-                return
-            if left <= 0:
-                log.warning(
-                    "limiter %r: more than its new limit is still lent to other clients", self.shared.name
-                )
-                return
-            time.sleep(min(left, self.terms.ttl / 1e9 / AGAIN))
+        before, self._limits = self._limits, [rule.limit for rule in self._store.rules]
+        lower = any(
+            not same_tokens(old, new) or new.capacity < old.capacity
+            for old, new in zip(before, self._limits, strict=True)
+        )
+        places = self.call_all()
+        if not places:
+            return
+        ttl = self.terms.ttl / 1e9 * 1.01
+        self.wait_for_answers(places, ttl)
+        if lower:
+            time.sleep(ttl)
 
     def reset(self, keys: tuple[str | None, ...]) -> None:
         """What is held here starts anew as well; what other clients hold cools by itself."""
@@ -435,10 +450,6 @@ class Leases:
             self._store.pauses.lift(keys[0])
 
         self._store.change(refresh)
-
-    def _above(self) -> bool:
-        """Whether more is lent than the limit allows, as far as the places here know."""
-        return any(row[1] < 0 for rows in self._whole.values() for row in rows)
 
     def call_all(self) -> dict[Place, int]:
         """Call for every place that holds anything; how often each was answered before."""
@@ -464,8 +475,12 @@ class Leases:
                 for place, count in before.items()
             )
 
+        def looked() -> bool:
+            found: bool = self._store.change(answered)
+            return found
+
         with self._answered:
-            return self._answered.wait_for(lambda: self._store.change(answered), timeout)
+            return self._answered.wait_for(looked, timeout)
 
     def close(self) -> None:
         """Hand everything back, and end the thread. Does not wait longer than the engine may take to answer."""
