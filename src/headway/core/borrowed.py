@@ -55,6 +55,8 @@ class Borrower(Protocol):
 
     client: str
     """The name under which it borrows."""
+    calls: int
+    """How many calls it has made, for all of its ledgers."""
 
     def wake(self, ledger: BorrowedLedger) -> None:
         """A ledger has something to call for."""
@@ -101,7 +103,7 @@ class BorrowedLedger(Ledger):
     >>> from headway.core.limits import Window
     >>> from headway.core.window import WindowRule
     >>> class Here:
-    ...     client, due = "here", []
+    ...     client, calls, due = "here", 0, []
     ...     wake = due.append
     >>> limit = Window(20, per=1, remote=False)
     >>> ledger = BorrowedRule(limit, WindowRule(limit, 1, 0), Terms(), Here()).open()
@@ -122,6 +124,9 @@ class BorrowedLedger(Ledger):
         self.rule = rule
         self.key = key
         self.holder = Holder(rule.limit, rule.borrower.client, rule.terms) if holder is None else holder
+        if holder is None:
+            # A key that was forgotten comes back under numbers that its lender has not heard yet.
+            self.holder.seq = rule.borrower.calls
         self.demand = self.holder.demand
         self.look_at = _LONG_AGO
         # Whether another ledger has taken its place.
@@ -174,6 +179,17 @@ class BorrowedLedger(Ledger):
         self.stop = _LONG_AGO
         return said
 
+    def hand_back(self, now: int) -> Sync:
+        """Hand back what is not in use; the lease goes on for the rest, and nothing more is granted."""
+        self.holder.recall = self.holder.held
+        said = self.holder.call(now)
+        self.follow()
+        return said
+
+    def in_use(self, now: int) -> bool:
+        """Whether slots are in use, of a limit whose tokens are slots."""
+        return bool(self.holder.tokens.occupied) and self.own.in_flight(now) > 0
+
     def answered(self, now: int, answer: Answer) -> BorrowedLedger:
         """Take an answer in. Returns this ledger, or the one that takes its place if there is no lease any more."""
         self.away = None
@@ -198,7 +214,8 @@ class BorrowedLedger(Ledger):
         answered."""
         self.holder.notice(now, True)
         if self.away is not None and now >= self.stop:
-            raise self.away
+            # One error for many requests: each has a traceback of its own.
+            raise self.away.with_traceback(None)
 
     def may_refuse(self) -> bool:
         return self.away is None and not self.rule.held
@@ -280,11 +297,13 @@ class BorrowedLedger(Ledger):
         self.rule = rule  # type: ignore[assignment]
         self.holder.limit = rule.limit
         if relet:
-            self.relet = self.holder.lease != 0
+            # The answer to a call under way may bring such tokens, too.
+            self.relet = self.holder.lease != 0 or self.holder.pending is not None
             self.stop = _LONG_AGO
 
     def copy(self) -> Ledger:
         holder = copy(self.holder)
+        holder.sent = list(holder.sent)
         holder.tokens = copy(holder.tokens)
         holder.tokens.ledger = holder.tokens.ledger.copy()
         twin = BorrowedLedger(self.rule, self.key, holder)

@@ -269,8 +269,8 @@ class LeaseLedger:
             after = self.direct_demand = Demand(self.predict, self.tokens.span)
             after.first = before.first
             after.recent = before.recent
-            if after.long.slot == before.long.slot:
-                after.long = before.long
+            if after.steady.slot == before.steady.slot:
+                after.steady = before.steady
         self.divide(now)
 
     # -- single permits

@@ -103,6 +103,11 @@ class Allotment(Ledger):
     def reset_after(self, now: int) -> int:
         return FOREVER
 
+    def copy(self) -> Ledger:
+        twin = Allotment(self.rule)
+        twin.free = self.free
+        return twin
+
     def state(self) -> tuple[int, ...]:
         return (self.free,)
 

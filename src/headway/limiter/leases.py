@@ -35,9 +35,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headway.core.borrowed import BorrowedLedger, BorrowedRule
-from headway.core.lease import AGAIN
-from headway.core.ledger import FOREVER
+from headway.core.borrowed import BorrowedLedger, BorrowedRule, same_tokens
+from headway.core.ledger import FOREVER, LONG_AGO
 from headway.core.lendable import tokens_to_lend
 from headway.core.rules import rules_of
 from headway.core.tokens import total
@@ -83,6 +82,7 @@ class Leases:
         self.calls = 0
         self._timeout = timeout_ns / 1e9
         self._store: Any = None
+        self._limits: list[Limit] = []
         self._closed = False
         self._reset()
         _all.add(self)
@@ -92,7 +92,8 @@ class Leases:
 
     def _reset(self) -> None:
         """Without a thread, and without anything under way."""
-        self._lock = threading.Lock()
+        # Around the life of the thread; a finalizer may ring while this thread has it.
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -100,16 +101,20 @@ class Leases:
         # When each place calls next; what is in the heap and not the same here is out of date.
         self._plan: dict[Place, int] = {}
         self._heap: list[tuple[int, int, Place]] = []
-        self._under_way: set[Place] = set()
+        # Since when a place's call is under way; and which of them have something to say that it does not.
+        self._under_way: dict[Place, int] = {}
+        self._once_more: set[Place] = set()
         # How often each place was answered, and what is known of the whole since.
         self._answers: dict[Place, int] = {}
         self._whole: dict[Place, list[Any]] = {}
-        self._paused: set[str | None] = set()
+        # When a pause was begun or lifted here: what a call that left before says of pauses is older.
+        self._paused_at = LONG_AGO
         self._answered = threading.Condition()
 
     def keep(self, store: MemoryStore) -> None:
         """Keep the leases of this store's ledgers."""
         self._store = store
+        self._limits = [rule.limit for rule in store.rules]
         store.leased = True
         # That every process decides by itself is no surprise here.
         store.counts.first_time("fork")
@@ -133,15 +138,11 @@ class Leases:
         self._ring()
 
     def _ring(self) -> None:
-        loop, bell = self._loop, self._bell
-        if loop is not None and bell is not None:
-            try:
-                loop.call_soon_threadsafe(bell.set)
-                return
-            except RuntimeError:
-                log.debug("the thread of leases has just ended; another one begins")
         with self._lock:
-            if self._thread is None and not self._closed:
+            loop, bell = self._loop, self._bell
+            if loop is not None and bell is not None:
+                loop.call_soon_threadsafe(bell.set)
+            elif self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="headway-leases", daemon=True)
                 self._thread.start()
 
@@ -153,11 +154,19 @@ class Leases:
 
     def _run(self) -> None:
         with asyncio.Runner() as runner:
-            runner.run(self._keep_calling())
+            try:
+                runner.run(self._keep_calling())
+            except BaseException:
+                # The next request that needs a call starts another thread.
+                with self._lock:
+                    self._loop = self._bell = self._thread = None
+                    self._under_way.clear()
+                raise
 
     async def _keep_calling(self) -> None:
-        self._bell = bell = asyncio.Event()
-        self._loop = loop = asyncio.get_running_loop()
+        bell, loop = asyncio.Event(), asyncio.get_running_loop()
+        with self._lock:
+            self._bell, self._loop = bell, loop
         tasks: set[asyncio.Task[None]] = set()
         while True:
             bell.clear()
@@ -195,12 +204,17 @@ class Leases:
             if self._plan.get(place) == at:
                 urgent.add(place)
         calls = []
-        for place in urgent - self._under_way:
-            self._plan.pop(place, None)
+        for place in urgent:
+            if place in self._under_way:
+                self._once_more.add(place)
+                continue
             asks = self._asks(place, now)
             if any(ask is not None for _, _, ask in asks):
-                self._under_way.add(place)
+                self._plan.pop(place, None)
+                self._under_way[place] = now
                 calls.append((place, asks))
+            else:
+                self._forget(place)
         while self._heap and self._plan.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return calls, max(0, self._heap[0][0] - now) if self._heap else None
@@ -225,6 +239,13 @@ class Leases:
             if isinstance(ledger, BorrowedLedger):
                 yield index, ledger
 
+    def _forget(self, place: Place) -> None:
+        """Nothing is to be said of a place before its next request."""
+        self._plan.pop(place, None)
+        self._once_more.discard(place)
+        self._answers.pop(place, None)
+        self._whole.pop(place, None)
+
     def _asks(self, place: Place, now: int) -> list[tuple[int, BorrowedLedger, Any]]:
         """What each ledger of a place has to say now."""
         asks: list[tuple[int, BorrowedLedger, Any]] = []
@@ -234,8 +255,13 @@ class Leases:
                 self._store.keyed_ledgers[index].put(place.key, ledger)
             holder = ledger.holder
             waiting = self._waiting(index, place.key)
-            if holder.pending is not None:
+            if self._closed and now >= holder.stop:
+                ask = None  # what was here is over
+            elif holder.pending is not None:
                 ask = ledger.call(now)
+            elif holder.lease != 0 and self._closed and ledger.in_use(now):
+                # A slot in use would be lent to another client at once: its lease goes on until it is free.
+                ask = ledger.hand_back(now)
             elif holder.lease != 0 and (self._closed or ledger.relet or (not waiting and ledger.unused(now))):
                 ask = ledger.close(now)
             elif self._closed or (holder.lease == 0 and not waiting and ledger.unused(now)):
@@ -280,6 +306,7 @@ class Leases:
     def _heard(
         self, place: Place, asks: list[tuple[int, BorrowedLedger, Any]], synced: Synced, now: int
     ) -> None:
+        rows = synced.rows()
         for index, ledger, ask in asks:
             answer = synced.answers[index]
             if ask is None or answer is None:
@@ -287,10 +314,16 @@ class Leases:
             after = ledger.answered(now, answer)
             if after is not ledger:
                 self._store.keyed_ledgers[index].put(place.key, after)
+            if rows:
+                self._follow_limit(place, index, after, rows[index][0], now)
             self._store.freed.append((index, place.key))
-        self._whole[place] = synced.rows()
+        self._whole[place] = rows
         self._answers[place] = self._answers.get(place, 0) + 1
-        self._follow_pause(place.key, synced.paused_ns, now)
+        if self._under_way[place] >= self._paused_at:
+            self._follow_pause(place.key, synced.paused_ns, now)
+        if place in self._once_more:
+            self._once_more.discard(place)
+            self._due.append(place)
         self._replan(place, now)
 
     def _failed(
@@ -304,7 +337,7 @@ class Leases:
         self._replan(place, now)
 
     def _replan(self, place: Place, now: int) -> None:
-        self._under_way.discard(place)
+        del self._under_way[place]
         at = FOREVER
         for index, ledger in self._ledgers(place):
             at = min(at, ledger.holder.next_call(now))
@@ -313,21 +346,33 @@ class Leases:
         if at < FOREVER:
             self._plan[place] = at
             heapq.heappush(self._heap, (at, next(_numbers), place))
-        else:
-            self._plan.pop(place, None)
-            self._answers.pop(place, None)
-            self._whole.pop(place, None)
+        elif place not in self._due:
+            self._forget(place)
+
+    def _follow_limit(self, place: Place, index: int, ledger: BorrowedLedger, limit: Limit, now: int) -> None:
+        """Another process may have declared another limit, which governs for all: tokens are of that one now."""
+        if limit == self.shared.table.rule_for(index, place.key).limit:
+            limit = self._store.rule_for(index, place.key).limit
+        if limit != ledger.rule.limit:
+            (rule,) = self.rules_of(limit)
+            ledger.reconfigure(rule, now)
+            if ledger.relet:
+                self._due.append(place)
 
     def _follow_pause(self, key: str | None, left_ns: int, now: int) -> None:
+        """Pause a key for as long as the ledger says; if it says nothing, neither the key nor all are paused."""
         store = self._store
         if left_ns > 0:
-            self._paused.add(key)
             store.queues.resumed = max(store.pauses.pause(key, now, left_ns), store.queues.resumed)
-        elif key in self._paused:
-            self._paused.discard(key)
+        elif key in store.pauses.until or None in store.pauses.until:
             store.pauses.lift(key)
+            store.pauses.lift(None)
             store.queues.resumed = now
             store.queues.wake_heads()
+
+    def paused_here(self) -> None:
+        """A pause was begun or lifted by this limiter, and the engine has heard of it."""
+        self._paused_at = self._store.clock.now()
 
     # -- rarer verbs -------------------------------------------------------------------------------------
 
@@ -375,20 +420,21 @@ class Leases:
     def keep_limit(self) -> None:
         """After another limit was declared: return when what is lent is no more than it allows.
 
-        Every place calls at once; what other clients hold above their shares is recalled from them.
+        Every place calls at once. No answer tells how much other clients hold, so a lower limit takes a TTL: by then
+        each of them has called and handed back what was recalled, or its lease is over.
         """
-        deadline = time.monotonic() + 2 * self.terms.ttl / 1e9
-        while True:
-            before = self.call_all()
-            left = deadline - time.monotonic()
-            if not before or not self.wait_for_answers(before, max(0.0, left)) or not self._above():
-                return
-            if left <= 0:
-                log.warning(
-                    "limiter %r: more than its new limit is still lent to other clients", self.shared.name
-                )
-                return
-            time.sleep(min(left, self.terms.ttl / 1e9 / AGAIN))
+        before, self._limits = self._limits, [rule.limit for rule in self._store.rules]
+        lower = any(
+            not same_tokens(old, new) or new.capacity < old.capacity
+            for old, new in zip(before, self._limits, strict=True)
+        )
+        places = self.call_all()
+        if not places:
+            return
+        ttl = self.terms.ttl / 1e9 * 1.01
+        self.wait_for_answers(places, ttl)
+        if lower:
+            time.sleep(ttl)
 
     def reset(self, keys: tuple[str | None, ...]) -> None:
         """What is held here starts anew as well; what other clients hold cools by itself."""
@@ -402,13 +448,8 @@ class Leases:
                     ledger.follow()
                     self._store.freed.append((own, key))
             self._store.pauses.lift(keys[0])
-            self._paused.discard(keys[0])
 
         self._store.change(refresh)
-
-    def _above(self) -> bool:
-        """Whether more is lent than the limit allows, as far as the places here know."""
-        return any(row[1] < 0 for rows in self._whole.values() for row in rows)
 
     def call_all(self) -> dict[Place, int]:
         """Call for every place that holds anything; how often each was answered before."""
@@ -416,7 +457,8 @@ class Leases:
         def due(_: int) -> dict[Place, int]:
             places = {*self._plan, *self._under_way}
             self._due.extend(places)
-            return {place: self._answers.get(place, 0) for place in places}
+            # The answer that is under way may know nothing of what is to be said.
+            return {place: self._answers.get(place, 0) + (place in self._under_way) for place in places}
 
         before: dict[Place, int] = self._store.change(due)
         if before:
@@ -426,28 +468,43 @@ class Leases:
     def wait_for_answers(self, before: dict[Place, int], timeout: float) -> bool:
         """Until every one of these places was answered since; False if that took too long."""
 
-        def answered() -> bool:
+        def answered(_: int) -> bool:
             return all(
-                (place not in self._plan and place not in self._under_way)
+                (place not in self._plan and place not in self._under_way and place not in self._due)
                 or self._answers.get(place, 0) > count
                 for place, count in before.items()
             )
 
+        def looked() -> bool:
+            found: bool = self._store.change(answered)
+            return found
+
         with self._answered:
-            return self._answered.wait_for(answered, timeout)
+            return self._answered.wait_for(looked, timeout)
 
     def close(self) -> None:
         """Hand everything back, and end the thread. Does not wait longer than the engine may take to answer."""
         if self._closed:
             return
         self._closed = True
+        self.shared._fallback.close()
         before = self.call_all()
         if before and self._loop is not None:
             self.wait_for_answers(before, self._timeout + 0.1)
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread is not threading.current_thread() and not self._keeps_on():
             self._ring()
             thread.join(self._timeout + 0.1)
+
+    def _keeps_on(self) -> bool:
+        """Whether there are slots in use, for which the thread stays."""
+
+        def look(now: int) -> bool:
+            places = {*self._plan, *self._under_way}
+            return any(ledger.in_use(now) for place in places for _, ledger in self._ledgers(place))
+
+        found: bool = self._store.change(look)
+        return found
 
     def let_go(self) -> None:
         """The limiter was dropped: the thread hands everything back by itself."""

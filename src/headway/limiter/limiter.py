@@ -352,6 +352,8 @@ class Limiter(LocalLimiter):
         self._pause_here(key, ns)
 
     def _pause_here(self, key: str | None, ns: int) -> None:
+        if self._leases is not None:
+            self._leases.paused_here()
         self._store.pause(None if key is None else str.__str__(key), ns)
         if self._listener is not None and self._leases is None:
             self._listener.emit("paused", key, None, ns / 1e9)
