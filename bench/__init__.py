@@ -5,6 +5,8 @@
 - `alone.py`: a probe in a process of its own
 - `calls.py`, `crowd.py`, `keys.py`: one caller, many threads on one limiter, a million keys
 - `redis.py`, `fleet.py`, `server.py`: a decision on Redis, many processes that wait there, the server for both
+- `prefetch.py`: decisions on borrowed tokens, and what it takes to have them
+- `crew.py`: workers in processes of their own
 - `peers.py`: the other libraries, call for call
 - `sections.py`: the list of all that is measured; a new section (another engine, another front end) is one line there
 - `report.py`, `page.py`, `chart.py`: the terminal, docs/benchmarks.md, docs/benchmarks.svg

@@ -1,7 +1,7 @@
 """Many waiters on Redis: does an audit at the place of use see the limit kept, and what does waiting cost.
 
-Workers are processes (`python -m bench.fleet`). Each says when it is ready, starts when it is told to, and writes down
-when it used a permit, on the machine's monotonic clock, which all of them share.
+Workers are processes (`python -m bench.fleet`, see `crew.py`). Each writes down when it used a permit, on the machine's
+monotonic clock, which all of them share.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ from typing import Any
 import redis
 
 import headway
-from bench.alone import ROOT, in_own_process
+from bench.alone import in_own_process
+from bench.crew import answer, answers, crew, start, wait_for_start
 from bench.figure import Effort, Figure, Findings, NotMeasured, Reading
 from bench.server import private_server, script_calls
 
@@ -66,44 +66,26 @@ def work(order: dict[str, Any]) -> None:
     # It may wait for long before the first answer on a busy machine, and that is not what is measured.
     limiter = headway.Limiter(LIMITS[order["limit"]], name="fleet", engine=order["url"], engine_timeout=5)
     limiter.peek()
-    print("ready", flush=True)
-    sys.stdin.readline()
+    wait_for_start()
     if order["seconds"]:
         used = asyncio.run(take_all(limiter, order["tasks"], order["seconds"]))
     else:
         used = asyncio.run(take_one_each(limiter, order["tasks"]))
     time.sleep(0.1)  # the last releases are posted and not waited for
-    print(json.dumps(used), flush=True)
+    answer(used)
 
 
 def fleet(url: str, limit: str, processes: int, tasks: int, seconds: float = 0) -> tuple[list[int], int]:
     """When permits were used, in order, and how often a script was called for it."""
-    order = json.dumps({"url": url, "limit": limit, "tasks": tasks, "seconds": seconds})
-    with contextlib.ExitStack() as stack:
-        crew = []
-        for _ in range(processes):
-            command = [sys.executable, "-m", "bench.fleet", order]
-            pipe = subprocess.PIPE
-            worker = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
-            stack.callback(worker.wait)
-            stack.callback(worker.kill)
-            crew.append(worker)
-        if not all(worker.stdout and worker.stdout.readline() == "ready\n" for worker in crew):
-            raise NotMeasured("a worker did not start")
-        client = stack.enter_context(contextlib.closing(redis.Redis.from_url(url)))
+    order = {"url": url, "limit": limit, "tasks": tasks, "seconds": seconds}
+    with (
+        crew("bench.fleet", order, processes) as workers,
+        contextlib.closing(redis.Redis.from_url(url)) as client,
+    ):
         calls = script_calls(client)
-        for worker in crew:
-            assert worker.stdin
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        used: list[int] = []
-        for worker in crew:
-            assert worker.stdout
-            said = worker.stdout.readline()
-            if not said:
-                raise NotMeasured("a worker did not come to its end")
-            used += json.loads(said)
-        return sorted(used), script_calls(client) - calls
+        start(workers)
+        used = sorted(itertools.chain.from_iterable(answers(workers)))
+        return used, script_calls(client) - calls
 
 
 # -- probes ---------------------------------------------------------------------------------------------------

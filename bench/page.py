@@ -48,6 +48,9 @@ METHOD = """\
   eight seconds while all wait; then all leave. Scripts are timed by the server (`SLOWLOG`, wall time: on a busy machine
   that includes what other programs take), `PING` is asked every 2 ms by another process; both go before other programs
   where that is allowed.
+- With `prefetch`, decisions are timed as in memory, on tokens of a private Valkey. Four processes take turns with and
+  without it, two seconds each, three times; a refusal is a decision too, and how many were granted is beside it. Calls,
+  shares and the idle process are measured in the same twenty seconds, one process asking four limiters on a schedule.
 
 ## Again, on your machine
 

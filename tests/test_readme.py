@@ -181,6 +181,27 @@ PROMISES = {
         "redis/test_uvloop.py::test_what_the_cancelled_were_granted_goes_back",
         "programs/test_coroutines.py::test_no_loop_no_waiting",
     ],
+    "`prefetch=True` takes the network out of the way of a request.": [
+        "redis/test_prefetch.py::test_decisions_with_tokens_at_hand_make_no_call",
+    ],
+    "The process holds a part of the limit and decides by itself:": [
+        "redis/test_prefetch.py::test_peek_and_stats_say_what_is_held_and_how_often_the_engine_was_called",
+        "redis/test_prefetch.py::test_ends_bring_tokens_back_as_they_do_without_prefetch",
+    ],
+    "All processes together never pass more than the limit, whatever happens to messages and to them.": [
+        "lab/test_leases.py::test_worlds_in_which_everything_goes_wrong",
+        "redis/test_leases.py::test_holders_and_a_direct_client_share_a_window_and_never_exceed_it",
+        "redis/test_leases.py::test_a_call_whose_answers_are_lost_is_heard_once",
+    ],
+    "A steady process makes one call a second, whatever its rate.": [
+        "lab/test_leases.py::test_calls_are_few",
+        "lab/test_leases.py::test_an_idle_client_calls_once_in_a_third_of_its_lease",
+        "redis/test_prefetch.py::test_decisions_with_tokens_at_hand_make_no_call",
+    ],
+    "Shares follow demand: what one process does not need is for the others (how, and when not to).": [
+        "core/test_shares.py::test_shares_are_whole_and_max_min_fair",
+        "lab/test_leases.py::test_a_burst_that_moves_from_one_client_to_another",
+    ],
     "`Prefetcher` fetches permits ahead, in the background, and decides here with what is at hand.": [
         "prefetch/test_verbs.py::test_a_fetch_in_the_background_comes_before_the_last_permit_is_spent",
         "prefetch/test_verbs.py::test_a_sync_fetch_does_not_block_the_loop_it_is_asked_from",

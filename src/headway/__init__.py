@@ -38,9 +38,10 @@ from headway.errors import (
 from headway.events import LimiterEvent
 from headway.limiter.limiter import Limiter
 from headway.limiter.permits import Permit
+from headway.limiter.prefetch_options import Prefetch
 from headway.pacer.pacer import Pacer
 from headway.prefetch import Admission, Prefetcher, PrefetcherStats
-from headway.status import LimiterStats, Status
+from headway.status import LeaseStatus, LimiterStats, Status
 from headway.throttle.decorator import limiter_of, throttle
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "InvalidKey",
     "InvalidLimit",
     "InvalidUse",
+    "LeaseStatus",
     "Limit",
     "LimitMismatch",
     "Limiter",
@@ -70,6 +72,7 @@ __all__ = [
     "Permit",
     "PermitExpired",
     "PermitFinished",
+    "Prefetch",
     "Prefetcher",
     "PrefetcherStats",
     "RateLimited",

@@ -28,6 +28,22 @@ def seconds(ns: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """What a limiter with `prefetch` holds of a shared limit, at one moment.
+
+    `tokens` are held here, to be spent until `expires_in` seconds from now; `elsewhere` lay in the shared ledger when
+    it answered last (None: it has not yet). The rest is with other clients, or was used.
+
+    >>> LeaseStatus(tokens=5, expires_in=2.5, elsewhere=10)
+    LeaseStatus(tokens=5, expires_in=2.5, elsewhere=10)
+    """
+
+    tokens: int
+    expires_in: float
+    elsewhere: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """How a limit stands for a key, at one moment; of several limits, the one that binds.
 
@@ -35,7 +51,8 @@ class Status:
     out, and the time at which they come back is not known. `in_doubt` is above 0 where a shared ledger was lost and
     `max_quarantine` cut its quarantine short: for so many seconds a window may see more than the limit.
 
-    `parts` has the status of each limit where there are several, and `status["tokens"]` the one of a metric.
+    `parts` has the status of each limit where there are several, and `status["tokens"]` the one of a metric. With
+    `prefetch` the figures are of what is held in this process, and `lease` says what that is.
 
     >>> from headway import Limiter
     >>> status = Limiter("2/minute").peek()
@@ -58,6 +75,7 @@ class Status:
     in_doubt: float = field(default=0.0, compare=False)
     metric: str | None = field(default=None, compare=False)
     denied: bool = field(default=False, compare=False)
+    lease: LeaseStatus | None = field(default=None, compare=False)
 
     def __getitem__(self, metric: str) -> Status:
         """The status of one metric; of several limits of that metric, the one that binds."""
@@ -170,3 +188,19 @@ class LimiterStats:
     cancelled: int
     abandoned: int
     keys: int
+    calls: int = 0
+    """Calls to the engine for leases, with `prefetch`."""
+
+
+def stats_of(store: Any) -> LimiterStats:
+    """What a store of the memory engine has counted."""
+    counts = store.counts
+    return LimiterStats(
+        granted=counts.granted,
+        denied=counts.denied,
+        waiting=len(store.queues.waiters),
+        completed=counts.ended - counts.abandoned,
+        cancelled=counts.cancelled,
+        abandoned=counts.abandoned,
+        keys=sum(len(keyed.ledgers) for keyed in store.keyed_ledgers),
+    )

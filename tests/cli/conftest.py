@@ -1,3 +1,12 @@
 """The commands that look at servers get real ones."""
 
-from tests.redis.conftest import _shared, _shared_cluster, _wheel, cluster, make_server, server, valkey  # noqa: F401
+from tests.redis.conftest import (  # noqa: F401
+    _shared,
+    _shared_cluster,
+    _wheel,
+    cluster,
+    connect,
+    make_server,
+    server,
+    valkey,
+)

@@ -115,6 +115,7 @@ COMMANDS = [
     ["pace", "500/s"],
     ["demo", "--seconds", "0.5", "--workers", "2"],
     ["lab", "window", "--worlds", "1", "--events", "20", "--no-peers"],
+    ["lab", "prefetch", "20/s", "--demand", "1", "--windows", "1"],
 ]
 
 

@@ -311,3 +311,55 @@ def test_demand_follows_what_is_steady_and_what_has_surely_changed():
         demand.note(now + 500 * SECOND + k * SECOND // 20, 1)
     # Two seconds of a new traffic, known for certain by its root.
     assert demand.expected(now + 502 * SECOND) > 700_000
+
+
+# -- another limit
+
+
+@pytest.mark.parametrize(
+    ("limit", "lower"),
+    [
+        (TWENTY, Window(5, per=1, remote=False)),
+        (Bucket("20/s", burst=20), Bucket("20/s", burst=5)),
+        (FixedWindow(20, per="day"), FixedWindow(5, per="day")),
+        (Concurrency(20), Concurrency(5)),
+    ],
+    ids=lambda limit: limit.kind,
+)
+def test_a_lower_limit_is_recalled_and_nothing_is_lent_meanwhile(limit, lower):
+    ledger = ledger_of(limit)
+    first = ledger.sync(0, ask("A", 1, 16))
+    assert 16 <= counted(first) <= 17
+    held = counted(first)
+    ledger.tokens.reconfigure(ledger_of(lower).tokens.ledger.get_rule(), 1)
+    ledger.resized(1)
+    assert ledger.tokens.balance(1) == 5 - held
+    assert ledger.direct(1, 1) > 0
+    assert counted(ledger.sync(2, ask("B", 1, 5))) == 0
+    second = ledger.sync(3, ask("A", 2, 16, lease=first.lease, holding=held))
+    # B and the single permit have shares of the five as well.
+    assert second.recall >= held - 5
+    back = ((second.recall, 0),)
+    kept = held - second.recall
+    ledger.sync(4, ask("A", 3, 16, lease=first.lease, holding=kept, back=back))
+    assert ledger.tokens.count(4) + ledger.held == 5
+    assert ledger.tokens.balance(4) >= 0
+
+
+def test_waiters_for_single_permits_are_demand_for_as_long_as_they_wait():
+    ledger = ledger_of()
+    first = ledger.sync(0, ask("A", 1, 20))
+    ledger.waiting = 2
+    assert ledger.sync(60 * SECOND, ask("B", 1, 20)).lease
+    assert ledger.direct_share == 2
+    assert first.lease
+
+
+def test_a_part_of_a_bucket_whose_fraction_does_not_fit_is_slower_and_never_faster():
+    limit = Bucket((1_000_003, "day"), burst=1_000_003)
+    tokens = tokens_to_lend(limit, 1000, 0, 3 * 10**6, 1000)
+    tokens.withdraw(0, 500_000)
+    rule = tokens.ledger.get_rule()
+    assert rule.parts == 1
+    exact = 86_400_000_000 / 500_003
+    assert exact <= rule.whole < exact + 1

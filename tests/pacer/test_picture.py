@@ -28,7 +28,11 @@ def test_backlog_grows_while_nothing_starts_and_is_made_up_at_the_ratio(ratio):
 
 
 def test_a_picture_is_svg_and_is_not_called_otherwise(tmp_path):
-    for command in (["lab", "pacer", "--picture"], ["lab", "window", "--worlds", "1", "--picture"]):
+    for command in (
+        ["lab", "pacer", "--picture"],
+        ["lab", "window", "--worlds", "1", "--picture"],
+        ["lab", "prefetch", "20/s", "--picture"],
+    ):
         place = tmp_path / "x.png"
         told = CliRunner().invoke(app, [*command, str(place)])
         line = f"headway: {place}: pictures are SVG; give a name that ends in .svg\n"
@@ -41,7 +45,11 @@ def test_a_picture_is_svg_and_is_not_called_otherwise(tmp_path):
 
 def test_every_command_that_draws_calls_its_option_the_same(tmp_path):
     place = tmp_path / "[red]x.svg"
-    for command in (["lab", "pacer"], ["lab", "window", "--worlds", "0", "--events", "20", "--no-peers"]):
+    for command in (
+        ["lab", "pacer"],
+        ["lab", "window", "--worlds", "0", "--events", "20", "--no-peers"],
+        ["lab", "prefetch", "20/s"],
+    ):
         told = CliRunner().invoke(app, [*command, "--picture", str(place)])
         assert told.exit_code == 0, told.output
         assert told.stdout.endswith(f"wrote {place}\n"), "as it is, and not taken for markup"

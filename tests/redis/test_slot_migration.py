@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from tests.redis.engine_checks import short_lease
+from tests.redis.lease_clients import SECOND, LeaseClient
 from tests.redis.servers import HOST, Cluster, eventually
 
-from headway import Limiter, Remote
+from headway import Limiter, Remote, Window
 from headway.engines.redis.cluster.engine import slot_of
 from headway.errors import EngineUnavailable
 from waiting import NEVER
@@ -45,7 +46,9 @@ class Move:
         self.source.execute_command("CLUSTER SETSLOT", self.slot, "MIGRATING", names[1])
 
     def names(self):
-        return sorted(self.source.execute_command("CLUSTER GETKEYSINSLOT", self.slot, 100))
+        found = self.source.execute_command("CLUSTER GETKEYSINSLOT", self.slot, 100)
+        # redis-py decodes them, whatever its settings are.
+        return sorted(key.encode() if isinstance(key, str) else key for key in found)
 
     def send(self, *keys):
         """As a reshard does it: without REPLACE, so that it fails if a command has made the key there."""
@@ -203,3 +206,23 @@ def test_a_ledger_that_a_script_left_in_pieces_is_not_believed(cluster, connect,
     assert not answer
     assert answer.reason == "quarantine"
     assert "was lost" in caplog.text
+
+
+@pytest.mark.parametrize("first", ["root", "leases"])
+def test_clients_that_hold_tokens_begin_anew_on_the_other_node(first, cluster, connect, name):
+    limit = Window(20, per=1, remote=False)
+    client = LeaseClient(connect(cluster.url), limit, name, "A", ttl=SECOND, timeout=SECOND // 3)
+    client.sync(want=60)
+    assert client.held == [20]
+    root = f"headway:{{{name}}}"
+    move = Move(cluster, root)
+    keys = move.names()
+    move.send(*[key for key in keys if (key == root.encode()) == (first == "root")])
+    with pytest.raises(EngineUnavailable):
+        client.sync(want=60)
+    move.finish()
+    (answer,) = client.sync(want=60)
+    assert answer.void
+    assert client.synced.quarantined_ns > SECOND
+    client.sync(want=60)
+    eventually(lambda: client.sync(want=60) and client.held == [20], "tokens, after the quarantine")

@@ -11,6 +11,7 @@ from headway import __version__, compiled
 from headway.cli.demo import demo
 from headway.cli.explain import explain
 from headway.cli.lab import app as lab
+from headway.cli.lab_prefetch import prefetch
 from headway.cli.pace import pace, plot
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ else:
     app.command()(reset)
 
 lab.command(name="pacer")(plot)
+lab.command()(prefetch)
 app.add_typer(lab, name="lab")
 
 

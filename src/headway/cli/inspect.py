@@ -12,7 +12,7 @@ from headway.cli.ledger_text import describe, moment, state, title, use
 from headway.cli.top import Uri, ago, as_data, complaints
 from headway.cli.words import count
 from headway.core.ledger import Ledger
-from headway.engines.ledger_view import LedgerView, Scanner
+from headway.engines.ledger_view import Holding, LedgerView, Scanner
 from headway.engines.uri import open_scanner
 from headway.errors import seconds_text
 from headway.printable import printable
@@ -131,6 +131,7 @@ class Company:
     def __init__(self, scanner: Scanner, view: LedgerView) -> None:
         self.clients = scanner.clients(view)
         self.meta, self.now = view.meta, view.now
+        self.rules = len(view.ledgers)
 
     def describe(self) -> list[tuple[str, str]]:
         meta = self.meta
@@ -150,6 +151,7 @@ class Company:
                 )
                 for process, times in processes.items()
             ),
+            *(("holder", self._holding(held)) for held in self.clients.holders),
             ("commands", f"{meta.seq:,} so far, the last {ago(self.now - meta.last)}"),
             ("limit set", f"at {moment(meta.generation)}"),
             (
@@ -160,6 +162,13 @@ class Company:
             ("expires", f"in {seconds_text(self.clients.ttl_ms / 1e3)}, unless it is used before"),
             ("stored in", f"the key {self.clients.stored_in}"),
         ]
+
+    def _holding(self, held: Holding) -> str:
+        left = seconds_text(max(0, held.until - self.now) / 1e6)
+        rule = f" of rule {held.rule}" if self.rules > 1 else ""
+        return (
+            f"{held.client}, {count(held.tokens, 'token')}{rule}, wants {held.wants / 1000:.3g}, lease {left}"
+        )
 
     def _waiting(self) -> str:
         text = count(self.meta.waiting, "caller")
@@ -175,6 +184,16 @@ class Company:
         return {
             "waiting": [
                 {"process": process, "tickets": number} for process, number in self.clients.waiting.items()
+            ],
+            "holders": [
+                {
+                    "client": held.client,
+                    "rule": held.rule,
+                    "tokens": held.tokens,
+                    "wants": held.wants / 1000,
+                    "lease_left": (held.until - self.now) / 1e6,
+                }
+                for held in self.clients.holders
             ],
             "called": self.clients.granted,
             "streams": {stream: at / 1e6 for stream, at in self.clients.streams.items()},

@@ -25,14 +25,14 @@ from headway.lab.peers import Score, compete, present
 from headway.lab.plot import draw as draw_plot
 from headway.lab.worlds import with_clocks
 
-app = typer.Typer(no_args_is_help=True, help="Attack the limits, in virtual time.")
+app = typer.Typer(no_args_is_help=True, help="Attack the limits and try them out, in virtual time.")
 CHUNK = 50
 ROUNDS = 5
 
 
 @app.callback()
 def lab() -> None:
-    """Attack the limits, in virtual time."""
+    """Attack the limits and try them out, in virtual time."""
 
 
 @app.command()
@@ -89,7 +89,7 @@ def _attack(console: Console, seeds: range, events: int, fixed: dict[str, Any], 
     chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
     failed: list[int] = []
     sent, began = 0, time.monotonic()
-    with _progress(console, "worlds", len(seeds)) as advance, _mapper(jobs) as spread:
+    with progress(console, "worlds", len(seeds)) as advance, _mapper(jobs) as spread:
         for chunk, (number, bad) in zip(
             chunks, spread(partial(_run_chunk, events, fixed), chunks), strict=True
         ):
@@ -133,11 +133,16 @@ def _mapper(jobs: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _progress(console: Console, what: str, total: int) -> Iterator[Any]:
+def progress(console: Console, what: str, total: int) -> Iterator[Any]:
+    """Show how far it is; yields what is to be called with what has been done."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # A thread draws it, and takes time from the run: at the usual ten times a second about 2 %.
-    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
-        yield partial(progress.advance, progress.add_task(what, total=total))
+    # A thread draws it, and takes time from the run: at the usual ten times a second about 2 %. In a file it would be
+    # an empty line.
+    bar = Progress(
+        *columns, console=console, transient=True, refresh_per_second=4, disable=not console.is_terminal
+    )
+    with bar:
+        yield partial(bar.advance, bar.add_task(what, total=total))
 
 
 def _everyday(seed: int, events: int, fixed: dict[str, Any]) -> list[World]:
@@ -158,7 +163,7 @@ def _compare(console: Console, worlds: list[World], picture: Path | None, *, wit
     for column in ("", "requests", "too many", "most in a window", "of the safe ceiling"):
         table.add_column(column, justify="left" if not column else "right")
     first: list[Score] = []
-    with _progress(console, "libraries", len(names)) as advance:
+    with progress(console, "libraries", len(names)) as advance:
         for name in names:
             scores = [compete(name, world) for world in worlds]
             first.append(scores[0])

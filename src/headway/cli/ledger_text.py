@@ -69,6 +69,11 @@ def describe(view: LedgerView) -> list[tuple[str, str]]:
             lines.append(
                 ("in use", f"{count(view.in_flight, 'permit')}, granted to calls that have not ended yet")
             )
+        if view.holders:
+            lent = f"{count(view.lent, 'token')} to {count(view.holders, 'client')}"
+            lines.append(
+                ("lent", f"{lent}; the last lease ends in {span(view.lent_for)} unless it is renewed")
+            )
         lines.append(("next permit", next_permit(view)))
     if view.waiting > meta.waiting:
         lines.append(("reserved", f"{count(view.waiting - meta.waiting, 'slot')}, promised for later"))
@@ -100,6 +105,8 @@ def next_permit(view: LedgerView) -> str:
         return "now"
     if view.exact:
         return f"in {span(wait)}"
+    if view.lent:
+        return "not known: it comes when a client hands a token back, or its lease ends"
     if wait < TELLING:
         return "not known: it comes when one that is in use is returned"
     return f"not known: one that is in use has to be returned first; not within {span(wait)}"

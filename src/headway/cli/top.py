@@ -21,7 +21,19 @@ from headway.engines.uri import open_scanner
 from headway.errors import EngineUnavailable, HeadwayError, seconds_text
 from headway.printable import printable
 
-HEADS = ("name", "key", "limit", "left", "out", "abandoned", "waiting", "next permit", "held up", "seen")
+HEADS = (
+    "name",
+    "key",
+    "limit",
+    "left",
+    "out",
+    "lent",
+    "abandoned",
+    "waiting",
+    "next permit",
+    "held up",
+    "seen",
+)
 WORDS = 3
 """Columns of words; the others are numbers."""
 TELLING = 1_000
@@ -29,7 +41,8 @@ TELLING = 1_000
 SHARE = 4
 """A name or a key takes a quarter of a terminal's width at most: a longer one would push the figures out of sight, or
 fill a line of its own and fake a row."""
-ABANDONED = HEADS.index("abandoned")
+SELDOM = {HEADS.index("lent"): "holders", HEADS.index("abandoned"): "abandoned"}
+"""Columns that are left out while they are empty, since a terminal is narrow; and what of a ledger fills them."""
 
 SEARCH_STEPS = 50
 """How far one look searches a large server; the next look goes on from there."""
@@ -167,6 +180,13 @@ def held_up(view: LedgerView) -> str:
     return f"in doubt {span(view.in_doubt)}" if view.in_doubt else ""
 
 
+def lent(view: LedgerView) -> str:
+    """How many tokens clients hold, how many clients, and how long at most until those are back."""
+    if not view.holders:
+        return ""
+    return f"{view.lent} to {count(view.holders, 'client')}, {span(view.lent_for)}"
+
+
 def cells(view: LedgerView, longest: int | None = None) -> tuple[str, ...]:
     """One line of the table."""
     key = view.address.key
@@ -176,6 +196,7 @@ def cells(view: LedgerView, longest: int | None = None) -> tuple[str, ...]:
         printable(view.limit),
         f"{view.remaining}/{view.capacity}" if view.ledgers else "",
         str(view.in_flight or ""),
+        lent(view),
         str(view.abandoned or ""),
         str(view.waiting or ""),
         next_permit(view),
@@ -185,11 +206,10 @@ def cells(view: LedgerView, longest: int | None = None) -> tuple[str, ...]:
 
 
 def rows(views: Sequence[LedgerView], longest: int | None = None) -> list[tuple[str, ...]]:
-    """The table, heads first. The column of abandoned permits is left out while it is empty: a terminal is narrow."""
+    """The table, heads first."""
     table = [HEADS, *(cells(view, longest) for view in views)]
-    if any(view.abandoned for view in views):
-        return table
-    return [row[:ABANDONED] + row[ABANDONED + 1 :] for row in table]
+    empty = {column for column, what in SELDOM.items() if not any(getattr(view, what) for view in views)}
+    return [tuple(cell for column, cell in enumerate(row) if column not in empty) for row in table]
 
 
 def remark(more: int) -> str:
@@ -247,6 +267,9 @@ def as_data(view: LedgerView) -> dict[str, Any]:
         "remaining": view.remaining,
         "capacity": view.capacity,
         "in_flight": view.in_flight,
+        "lent": view.lent,
+        "holders": view.holders,
+        "lease_left": view.lent_for / 1e6,
         "abandoned": view.abandoned,
         "waiting": view.waiting,
         "next_permit": None if view.wait is None else view.wait / 1e6,

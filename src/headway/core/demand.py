@@ -4,11 +4,11 @@ The naive prediction counts the last second. At one request in 0.95 s it says 1 
 and fro for nothing; at one a minute it says sixty, and then zero. A long count is steady, and sees a client that
 wakes up or falls silent only when the long time has passed. So two spans are counted:
 
-    long     as long as a token is gone once it is spent, at least `window_ns`: what is steady
+    steady   as long as a token is gone once it is spent, at least `window_ns`: what is lasting
     recent   half of `window_ns`: what has certainly changed. A count of c is random by about its root, so the
              truth lies between c - 2 root(c) and c + 2 root(c) + 2.
 
-The long count is what is predicted, moved into the bounds of the recent one. While a client is younger than the
+The steady count is what is predicted, moved into the bounds of the recent one. While a client is younger than the
 long span, its age is what is divided by. Of evenly spaced requests the first one opens the first interval and ends
 none, so it is not counted then: two requests 50 ms apart are 20 a second, not 40.
 
@@ -27,27 +27,31 @@ from headway.core.ledger import LONG_AGO
 from headway.core.shares import MILLI
 from headway.core.sliding_count import SlidingCount
 
+# A C integer where this file is compiled.
+_LONG_AGO = LONG_AGO
+
 
 class Demand:
     """Requests of the last while, and how many of them a span will bring."""
 
-    __slots__ = ("first", "long", "recent", "span")
+    __slots__ = ("first", "last", "recent", "span", "steady")
 
     def __init__(self, window_ns: int, span_ns: int) -> None:
         self.span = span_ns
-        self.long = SlidingCount(max(window_ns, span_ns))
+        self.steady = SlidingCount(max(window_ns, span_ns))
         self.recent = SlidingCount(max(1, window_ns // 2))
-        self.first = LONG_AGO
+        self.first = self.last = _LONG_AGO
 
     @property
     def total(self) -> int:
-        return self.long.total
+        return self.steady.total
 
     def note(self, now: int, cost: int) -> None:
         """So much was asked for."""
-        if self.first == LONG_AGO:
+        if self.first == _LONG_AGO:
             self.first = now
-        self.long.note(now, cost)
+        self.last = now
+        self.steady.note(now, cost)
         self.recent.note(now, cost)
 
     def expected(self, now: int) -> int:
@@ -59,8 +63,8 @@ class Demand:
         >>> demand.expected(200_000_000)
         20000
         """
-        covered = self.long.roll(now)
-        count = self.long.total
+        covered = self.steady.roll(now)
+        count = self.steady.total
         if count == 0:
             return 0
         age = now - self.first

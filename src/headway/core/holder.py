@@ -22,7 +22,9 @@ departure counts.
 Less demand is no reason to call: what it frees is handed back when another client is short.
 
 **What to ask for.** The predicted number of requests within the span for which a token is gone once it is spent, in
-thousandths of a token (`headway.core.demand`); no headroom, since the ledger spreads what is left over.
+thousandths of a token (`headway.core.demand`); no headroom, since the ledger spreads what is left over. A slot of a
+`Concurrency` is in use for as long as its call takes, and no count of requests says how long that is. So the most that
+were in use are asked for; and twice as many while requests are refused, which finds the right number in a few calls.
 
 **What to hand back.** As many as were recalled: idle ones, then an even sample of those that cool. Those in use stay.
 A call that hands tokens back and is never answered has not lost them: it is repeated, and the ledger hears it once.
@@ -60,14 +62,16 @@ class Terms(NamedTuple):
     resolution: int = 1
     drift_ppm: int = 250
     ledger_drift_ppm: int = 1000
+    least: int = 1
+    """How many tokens a client asks for at least."""
 
 
 class Holder:
     """One client's tokens of one limit; times are nanoseconds of its own clock."""
 
     __slots__ = (
-        "again_at", "client", "demand", "grown_at", "held", "lease", "limit", "pending", "recall", "renew_at", "sent",
-        "seq", "stop", "terms", "tokens", "want",
+        "again_at", "client", "demand", "grown_at", "held", "lacked", "lease", "limit", "peak", "pending", "recall",
+        "renew_at", "sent", "seq", "stop", "terms", "tokens", "want",
     )  # fmt: skip
 
     def __init__(self, limit: Limit, client: str, terms: Terms) -> None:
@@ -78,10 +82,18 @@ class Holder:
         self.pending: Sync | None = None
         self.sent: list[int] = []  # when each attempt at the pending call left
         self.want = 0  # as it was told last
+        # Since the last call: the most slots in use, and whether a request found none.
+        self.peak = 0
+        self.lacked = False
         self.renew_at = LONG_AGO
         self.grown_at = LONG_AGO
         self._forget()
         self.demand = Demand(terms.predict, self.tokens.span)
+
+    def drop(self) -> None:
+        """Hold nothing any more, and say so with the next call."""
+        self._forget()
+        self.pending = None
 
     def _forget(self) -> None:
         """Hold nothing: there is no lease, or it is over."""
@@ -103,7 +115,21 @@ class Holder:
         Without a lease, or after its end, the wait is that for an answer, of which no time is known: 1.
         """
         self.demand.note(now, cost)
-        return self.wait(now, cost)
+        wait = self.wait(now, cost)
+        self.notice(now, wait > 0)
+        return wait
+
+    def notice(self, now: int, lacked: bool) -> None:
+        """A request was made, and a token for it was lacking or not."""
+        if self.tokens.occupied:
+            self.peak = max(self.peak, self.tokens.ledger.in_flight(now))
+            self.lacked = self.lacked or lacked
+
+    def need(self, now: int) -> int:
+        """The thousandths of tokens that requests will need."""
+        if not self.tokens.occupied:
+            return self.demand.expected(now)
+        return MILLI * (self.peak + (max(1, self.peak) if self.lacked else 0))
 
     def wait(self, now: int, cost: int) -> int:
         if now >= self.stop:
@@ -128,11 +154,11 @@ class Holder:
             return False
         if self.want > self.held * MILLI + MILLI:
             return False  # not even what was asked for was there
-        want = self.demand.expected(now)
+        want = self.need(now)
         return want > self.held * MILLI and want > self.want + self.want // 4
 
-    def call(self, now: int) -> Sync:
-        """The call to send now: the pending one once more, or a new one."""
+    def call(self, now: int, waiting: int = 0) -> Sync:
+        """The call to send now: the pending one once more, or a new one; requests in the queue lack `waiting`."""
         if self.pending is not None:
             self.sent.append(now)
             self.pending = self.pending._replace(attempt=len(self.sent) - 1)
@@ -140,7 +166,9 @@ class Holder:
         if self.tokens.used_up and now >= self.stop:
             self._forget()
         back: Batch = self.tokens.withdraw(now, self.recall) if self.recall else ()
-        want = self.demand.expected(now)
+        want = self.need(now)
+        if want or waiting:
+            want = max(want, MILLI * min(self.limit.capacity, max(waiting, self.terms.least)))
         if self.want - self.want // 8 <= want <= self.want + self.want // 32:
             want = self.want  # a number that trembles would move tokens to and fro
         return self._new_call(now, want, back)
@@ -156,6 +184,8 @@ class Holder:
         self.again_at = FOREVER
         self.grown_at = now
         self.want = want
+        self.peak = self.tokens.ledger.in_flight(now)
+        self.lacked = False
         self.held = self.tokens.count(now) if self.tokens.used_up else self.held - total(back)
         self.seq += 1
         self.sent = [now]

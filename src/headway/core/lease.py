@@ -25,6 +25,9 @@ with how many it wants back (`recall`), and for how long all of this holds (`ttl
 - **Single permits from the same ledger.** A client without leases takes from what lies here (`direct`). It counts
   as one more client: its demand gets a share, and leases leave that many tokens in the ledger.
 
+- **A lower limit** (`resized`) leaves tokens with clients that are not there any more. Nothing is lent or granted until
+  as many have come back, and they are recalled from all clients that are above their new share.
+
 With m clients a new division costs m log m. It is done after every m / 16 calls that changed something, so that a
 call costs the same for ten clients and for ten thousand, and no share is older than that.
 
@@ -103,8 +106,8 @@ class LeaseLedger:
     """Lends the tokens of one limit; times are ticks of the ledger's clock, which never runs backward."""
 
     __slots__ = (
-        "changes", "direct_demand", "direct_share", "drift_ppm", "held", "leases", "named", "recalled", "short",
-        "tokens", "ttl", "window_end",
+        "changes", "direct_demand", "direct_share", "drift_ppm", "held", "leases", "named", "predict", "recalled",
+        "short", "tokens", "ttl", "waiting", "window_end",
     )  # fmt: skip
 
     def __init__(self, tokens: Tokens, ttl_ns: int, drift_ppm: int, predict_ns: int) -> None:
@@ -118,8 +121,11 @@ class LeaseLedger:
         self.short = 0
         self.recalled = 0
         self.changes = 0
+        self.predict = predict_ns
         self.direct_demand = Demand(predict_ns, tokens.span)
         self.direct_share = 0
+        # How many requests for single permits wait: for as long as they do, they are demand.
+        self.waiting = 0
         self.window_end = FOREVER  # when all tokens lent are gone at once
 
     # -- leases
@@ -167,15 +173,15 @@ class LeaseLedger:
         # To the end of the queue of leases: it ends last.
         known = self.leases.pop(ask.client, None) is not None
         self.leases[ask.client] = lease
-        if lease.want != ask.want or not known or self.direct_share:
+        if lease.want != ask.want or not known or self.direct_share or self.waiting:
             self.short -= lease.short()
             lease.want = ask.want
             self.short += lease.short()
             self._changed(now)
-        more = min(lease.share - lease.held, self.tokens.count(now) - self.direct_share)
+        more = min(lease.share - lease.held, self.tokens.balance(now) - self.direct_share)
         granted = self.tokens.withdraw(now, more) if more > 0 else ()
         self._book(lease, lease.held + total(granted))
-        self._recall(lease, self.tokens.count(now))
+        self._recall(lease, self.tokens.balance(now))
         ttl = min(self.ttl, self.tokens.longest_lease(now))
         self.window_end = now + ttl if ttl < self.ttl else FOREVER
         lease.end = now + ttl
@@ -198,7 +204,10 @@ class LeaseLedger:
             self.divide(now)
 
     def _recall(self, lease: Lease, stock: int) -> None:
-        """Ask for what is above its share, as far as other clients are short and no other client was asked."""
+        """Ask for what is above its share, as far as other clients are short and no other client was asked.
+
+        A stock below zero is what a lower limit lacks: that is asked for, too.
+        """
         lacking = self.short + self.direct_share - stock - self.recalled
         lease.recall = max(0, min(lease.held - lease.share, lacking))
         self.recalled += lease.recall
@@ -236,10 +245,10 @@ class LeaseLedger:
         """Give every client its share anew."""
         self.changes = 0
         leases = list(self.leases.values())
-        direct = self.direct_demand.expected(now)
+        direct = max(self.direct_demand.expected(now), self.waiting * MILLI)
         wants = [lease.want for lease in leases]
         held = [lease.held for lease in leases]
-        n = self.tokens.count(now) + self.held
+        n = max(0, self.tokens.balance(now) + self.held)
         if direct > 0:
             # What lies here is at hand for single permits: they hold it, as it were.
             wants.append(direct)
@@ -250,6 +259,19 @@ class LeaseLedger:
         for lease, share in zip(leases, parts, strict=True):
             lease.share = share
             self.short += lease.short()
+
+    def resized(self, now: int) -> None:
+        """There are more or fewer tokens than before: the ledger goes on under another limit."""
+        self.expire(now)
+        before = self.direct_demand
+        if before.span != self.tokens.span:
+            # What was counted in slots of another length is forgotten.
+            after = self.direct_demand = Demand(self.predict, self.tokens.span)
+            after.first = before.first
+            after.recent = before.recent
+            if after.steady.slot == before.steady.slot:
+                after.steady = before.steady
+        self.divide(now)
 
     # -- single permits
 

@@ -16,6 +16,9 @@ cdef class Ledger:
 
     cpdef Rule get_rule(self)
     cpdef long long wait(self, long long now, long long cost)
+    cpdef asked(self, long long now, long long cost)
+    cpdef check(self, long long now)
+    cpdef bint may_refuse(self)
     cpdef long long latest_wait(self, long long now, long long cost)
     cpdef long long take(self, long long at, long long cost)
     cpdef long long take_held(self, long long at, long long cost)

@@ -83,6 +83,10 @@ class Rule:
         """A fresh ledger: nothing was ever taken."""
         raise NotImplementedError
 
+    def open_for(self, key: str | None) -> Ledger:
+        """The same; what is borrowed from another place has to know for which key."""
+        return self.open()
+
     def recall(self, limit: Limit, tick_ns: int, own: tuple[int, ...]) -> None:
         """Be what was written down as these numbers, instead of being made of a limit; see `rules.rule_from_record`."""
         raise NotImplementedError
@@ -103,6 +107,16 @@ class Ledger:
     def wait(self, now: int, cost: int) -> int:
         """Ticks until `cost` could be taken; 0: now. A lower bound while permits are out."""
         raise NotImplementedError
+
+    def asked(self, now: int, cost: int) -> None:
+        """A request came for so much, and was granted or not. Only what is borrowed counts them."""
+
+    def check(self, now: int) -> None:
+        """Raise if a request that is not granted now is better told that its lender is away; see `core.borrowed`."""
+
+    def may_refuse(self) -> bool:
+        """Whether `check` has nothing to say or to note, so that a refusal needs no more than the wait."""
+        return True
 
     def latest_wait(self, now: int, cost: int) -> int:
         """Ticks until `cost` can certainly be taken, whatever is or is not handed back."""

@@ -42,8 +42,9 @@ class CountTokens(Tokens):
         self.ledger: FixedWindowLedger = FixedWindowLedger(rule)
         self.span = span
 
-    def count(self, now: int) -> int:
-        return self.ledger.remaining(now)
+    def balance(self, now: int) -> int:
+        self.ledger.remaining(now)  # lets time act
+        return self.ledger.rule.capacity - self.ledger.used
 
     def withdraw(self, now: int, count: int) -> Batch:
         count = min(count, self.count(now))
@@ -102,6 +103,11 @@ class Allotment(Ledger):
     def reset_after(self, now: int) -> int:
         return FOREVER
 
+    def copy(self) -> Ledger:
+        twin = Allotment(self.rule)
+        twin.free = self.free
+        return twin
+
     def state(self) -> tuple[int, ...]:
         return (self.free,)
 
@@ -114,8 +120,8 @@ class AllottedTokens(Tokens):
         self.ledger: Allotment = Allotment(rule)
         self.span = span
 
-    def count(self, now: int) -> int:
-        return self.ledger.remaining(now)
+    def balance(self, now: int) -> int:
+        return self.ledger.free
 
     def withdraw(self, now: int, count: int) -> Batch:
         count = min(count, self.count(now))
@@ -129,16 +135,18 @@ class AllottedTokens(Tokens):
 class SlotTokens(Tokens):
     """Slots of a `Concurrency`; those in use stay where they are."""
 
-    __slots__ = ("lease", "slots")
+    occupied = True
+    __slots__ = ("capacity", "lease", "slots")
 
     def __init__(self, limit: Concurrency, lease_ns: int = 0, *, empty: bool = False) -> None:
+        self.capacity = limit.capacity
         self.slots = 0 if empty else limit.capacity
         self.lease = lease_ns
         self.span = 1
         self.ledger: ConcurrencyLedger = ConcurrencyLedger(self._rule())
 
     def _rule(self) -> ConcurrencyRule:
-        rule = rule_from_record("concurrency", self.slots, (self.lease,), 1)
+        rule = rule_from_record("concurrency", max(0, self.slots), (self.lease,), 1)
         assert isinstance(rule, ConcurrencyRule)
         return rule
 
@@ -146,8 +154,8 @@ class SlotTokens(Tokens):
         self.slots += slots
         self.ledger.reconfigure(self._rule(), now)
 
-    def count(self, now: int) -> int:
-        return self.ledger.remaining(now)
+    def balance(self, now: int) -> int:
+        return self.slots - self.ledger.in_flight(now)
 
     def withdraw(self, now: int, count: int) -> Batch:
         count = min(count, self.count(now))
@@ -162,6 +170,10 @@ class SlotTokens(Tokens):
     def forfeit(self, now: int, count: int, until: int) -> None:
         # In a shared ledger a slot expires with its holder.
         self._move(now, count)
+
+    def reconfigure(self, rule: Rule, now: int) -> None:
+        slots, self.capacity = rule.capacity - self.capacity, rule.capacity
+        self._move(now, slots)
 
 
 def tokens_to_lend(limit: Limit, resolution_ns: int, drift_ppm: int, ttl: int, tick_ns: int = 1) -> Tokens:
@@ -180,7 +192,7 @@ def tokens_to_lend(limit: Limit, resolution_ns: int, drift_ppm: int, ttl: int, t
         case Concurrency():
             return SlotTokens(limit)
         case _:
-            raise InvalidLimit(repr(limit), None, *_refusal(limit))
+            raise InvalidLimit(repr(limit), None, *refusal(limit))
 
 
 def tokens_to_borrow(
@@ -212,10 +224,10 @@ def tokens_to_borrow(
         case Concurrency():
             return SlotTokens(limit, empty=True)
         case _:
-            raise InvalidLimit(repr(limit), None, *_refusal(limit))
+            raise InvalidLimit(repr(limit), None, *refusal(limit))
 
 
-def _refusal(limit: Limit) -> tuple[str, str]:
+def refusal(limit: Limit) -> tuple[str, str]:
     """What is accepted instead, and why this limit is not."""
     accepted = "a Window, Bucket, FixedWindow or Concurrency"
     if limit.kind == "spacing":

@@ -16,6 +16,10 @@ from headway.core.ledger import LONG_AGO
 
 SLOTS = 20
 
+# C integers where this file is compiled.
+_SLOTS = SLOTS
+_LONG_AGO = LONG_AGO
+
 
 class SlidingCount:
     """Counts in a span that moves with the time.
@@ -27,29 +31,37 @@ class SlidingCount:
     (40, 951, 38)
     """
 
-    __slots__ = ("_counts", "_newest", "slot", "total")
+    __slots__ = ("_counts", "_end", "_here", "_newest", "slot", "total")
 
     def __init__(self, span_ns: int) -> None:
         self.slot = -(-span_ns // SLOTS)
         self.total = 0
+        # The newest slot: its number, its end, and its count, which is not yet among the others. Most requests fall
+        # into it, and find it without a division.
+        self._newest = _LONG_AGO
+        self._end = _LONG_AGO
+        self._here = 0
         self._counts = [0] * SLOTS
-        self._newest = LONG_AGO
 
     def roll(self, now: int) -> int:
         """Forget what is too old; returns how long a time `total` covers."""
         newest = now // self.slot
-        if newest - self._newest >= SLOTS:
-            self._counts = [0] * SLOTS
-            self.total = 0
-            self._newest = newest
-        while self._newest < newest:
-            self._newest += 1
-            self.total -= self._counts[self._newest % SLOTS]
-            self._counts[self._newest % SLOTS] = 0
-        return (SLOTS - 1) * self.slot + now - newest * self.slot + 1
+        if self._newest < newest:
+            self._counts[self._newest % _SLOTS] = self._here
+            self._here = 0
+            self._end = (newest + 1) * self.slot
+            if self._newest < newest - _SLOTS:
+                # Nothing of it is left after so many steps.
+                self._newest = newest - _SLOTS
+            while self._newest < newest:
+                self._newest += 1
+                self.total -= self._counts[self._newest % _SLOTS]
+                self._counts[self._newest % _SLOTS] = 0
+        return (_SLOTS - 1) * self.slot + now - newest * self.slot + 1
 
     def note(self, now: int, count: int) -> None:
         """So many now."""
-        self.roll(now)
-        self._counts[self._newest % SLOTS] += count
+        if now >= self._end:
+            self.roll(now)
+        self._here += count
         self.total += count

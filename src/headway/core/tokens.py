@@ -37,7 +37,7 @@ from __future__ import annotations
 from math import gcd
 
 from headway.core.bucket import BucketLedger, BucketRule
-from headway.core.ledger import FOREVER, Ledger
+from headway.core.ledger import EXACT, FOREVER, Ledger, Rule
 from headway.core.limits import Bucket
 from headway.core.rules import rule_from_record
 from headway.core.window import WindowLedger, WindowRule
@@ -91,10 +91,16 @@ class Tokens:
     ledger: Ledger
     span: int
     used_up = False  # whether a token that is spent is gone for good
+    occupied = False  # whether a token is in use until it is given back, and not for a span
+
+    def balance(self, now: int) -> int:
+        """How many could be withdrawn now; below zero, how many must come back before that: the limit was lowered."""
+        raise NotImplementedError
 
     def count(self, now: int) -> int:
         """How many could be withdrawn now."""
-        raise NotImplementedError
+        balance = self.balance(now)
+        return balance if balance > 0 else 0
 
     def withdraw(self, now: int, count: int) -> Batch:
         """Take up to so many out: idle ones first."""
@@ -112,6 +118,10 @@ class Tokens:
         """How long tokens may be lent from now on."""
         return FOREVER
 
+    def reconfigure(self, rule: Rule, now: int) -> None:
+        """Go on under another rule; what is lent stays lent, and comes off what lies here."""
+        self.ledger.reconfigure(rule, now)
+
 
 def _batch(now: int, flat: tuple[int, ...]) -> Batch:
     return tuple((flat[i + 1], flat[i] - now) for i in range(0, len(flat), 2))
@@ -127,9 +137,9 @@ class WindowTokens(Tokens):
         if empty:
             self.ledger.withdraw(0, rule.capacity)
 
-    def count(self, now: int) -> int:
+    def balance(self, now: int) -> int:
         self.ledger.remaining(now)  # lets time act
-        return max(0, self.ledger.free + self.ledger.cooling.total)
+        return self.ledger.free + self.ledger.cooling.total
 
     def withdraw(self, now: int, count: int) -> Batch:
         return _batch(now, self.ledger.withdraw(now, count))
@@ -144,9 +154,42 @@ class WindowTokens(Tokens):
         gap = max(self.rule.gap, self.rule.bare_gap)
         self.ledger.deposit(now, until + self.rule.transit + gap, count)
 
+    def reconfigure(self, rule: Rule, now: int) -> None:
+        assert isinstance(rule, WindowRule)
+        self.rule = rule
+        self.span = rule.bare_gap if rule.bare_gap > 1 else 1
+        self.ledger.reconfigure(rule, now)
+
+
+def units_of(capacity: int, per: int, permits: int, units: int, tick_ns: int) -> BucketRule:
+    """The rule of so many of a bucket's units: `permits * units` permits in `per * capacity` ticks.
+
+    Where numbers end before that (`Rule.horizon`), an interval is a whole number of ticks, rounded up. All units are
+    the bucket itself, which always fits.
+
+    >>> units_of(10, 100_000, 1, 4, 1000).whole
+    250000
+    """
+    units = max(0, units)
+    numbers = (0, 0, 1, 0, 0)
+    if units > 0:
+        horizon = EXACT if tick_ns > 1 else FOREVER
+        shared = gcd(per, permits)
+        span, parts = per // shared * capacity, permits // shared * units
+        common = gcd(span, parts)
+        if units == capacity or (span < 2 * horizon and (units + 1) * (parts // common) <= horizon):
+            parts //= common
+            whole, part = divmod(span // common, parts)
+        else:
+            whole, part, parts = -(-span // parts), 0, 1
+        numbers = (whole, part, parts, units * whole + units * part // parts, units * part % parts)
+    rule = rule_from_record("bucket", units, numbers, tick_ns)
+    assert isinstance(rule, BucketRule)
+    return rule
+
 
 class BucketTokens(Tokens):
-    """Units of a bucket: `units` of them lie here."""
+    """Units of a bucket: `units` of them lie here; below zero, as many must come back that a lower limit has not."""
 
     __slots__ = ("capacity", "per", "permits", "tick_ns", "units")
 
@@ -162,32 +205,29 @@ class BucketTokens(Tokens):
         self.ledger: BucketLedger = BucketLedger(self._rule(self.units))
 
     def _rule(self, units: int) -> BucketRule:
-        """A bucket of so many units: `count * units` permits in `per * capacity` nanoseconds."""
-        if units == 0:
-            numbers = (0, 0, 1, 0, 0)
-        else:
-            span, permits = self.per * self.capacity, self.permits * units
-            common = gcd(span, permits)
-            parts = permits // common
-            whole, part = divmod(span // common, parts)
-            numbers = (whole, part, parts, units * whole + units * part // parts, units * part % parts)
-        rule = rule_from_record("bucket", units, numbers, self.tick_ns)
-        assert isinstance(rule, BucketRule)
-        return rule
+        return units_of(self.capacity, self.per, self.permits, units, self.tick_ns)
 
     def _full_in(self, now: int) -> int:
-        return self.ledger.reset_after(now) if self.units else 0
+        return self.ledger.reset_after(now) if self.units > 0 else 0
 
     def _resize(self, now: int, units: int, full_in: int) -> None:
         self.units = units
         self.ledger.resize(self._rule(units), now, full_in)
 
-    def count(self, now: int) -> int:
+    def reconfigure(self, rule: Rule, now: int) -> None:
+        assert isinstance(rule, BucketRule)
+        self.permits, self.per = rule.parts, rule.whole * rule.parts + rule.part
+        self.units += rule.capacity - self.capacity
+        self.capacity = rule.capacity
+        self.span = rule.room + (1 if rule.room_part else 0)
+        self.ledger.reconfigure(self._rule(self.units), now)
+
+    def balance(self, now: int) -> int:
         return self.units
 
     def withdraw(self, now: int, count: int) -> Batch:
         count = min(count, self.units)
-        if count == 0:
+        if count <= 0:
             return ()
         after, left = self._full_in(now), self.units - count
         debt = self.units * after
@@ -200,9 +240,11 @@ class BucketTokens(Tokens):
 
     def deposit(self, now: int, batch: Batch) -> None:
         for count, after in batch:
-            debt = self.units * self._full_in(now) + count * after
             units = self.units + count
-            self._resize(now, units, -(-debt // units))
+            here = max(0, self.units)
+            stay = max(0, units)  # the others are what a lower limit has no place for
+            debt = here * self._full_in(now) + (stay - here) * after
+            self._resize(now, units, -(-debt // max(1, stay)))
 
     def forfeit(self, now: int, count: int, until: int) -> None:
         self.deposit(now, ((count, max(0, until + self.span - now)),))

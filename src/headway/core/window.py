@@ -204,7 +204,8 @@ class WindowLedger(Ledger):
             return self.cooling.time_of(need) - now
         if cost > self.rule.capacity:
             return FOREVER
-        assert self.out is not None
+        if self.out is None or need - self.cooling.total > self.out.total:
+            return FOREVER  # with clients that hold tokens (`headway.core.lease`)
         due = self.out.time_of(need - self.cooling.total) + self.rule.transit
         last = self.cooling.last_time() if self.cooling.size > 0 else now
         return max(self.on_grid(due + self.rule.gap), last) - now
@@ -369,6 +370,7 @@ class WindowLedger(Ledger):
         before = self.rule
         self.rule = rule  # type: ignore[assignment]
         self.free += self.rule.capacity - before.capacity
+        self.unordered = self.lent != 0
         # Nothing says of which kind a run is: by what is enough for both.
         by = max(self.rule.gap - before.gap, self.rule.bare_gap - before.bare_gap)
         self.cooling.shift(by)

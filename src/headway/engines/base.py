@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headway.clock import Clock
+    from headway.core import lease
     from headway.core.ledger import Rule
     from headway.core.limits import Limit
 
@@ -92,7 +93,21 @@ class Check(NamedTuple):
     decision: Decision
 
 
-Command = Acquire | Peek | Pause | Reset | Check
+class Sync(NamedTuple):
+    """Keep, get and hand back the tokens of a lease: one call of a client for each rule of one key; None: no call for
+    that rule.
+
+    Spans in the calls are nanoseconds as the client tells them (`headway.core.tokens.outgoing`). A call whose answer
+    was lost is sent again as it is, as another attempt under its number; the ledger hears it once.
+    """
+
+    keys: Keys
+    asks: tuple[lease.Sync | None, ...]
+    ttl_ns: int
+    predict_ns: int
+
+
+Command = Acquire | Peek | Pause | Reset | Check | Sync
 
 
 # -- decisions -----------------------------------------------------------------------------------------------------
@@ -195,6 +210,28 @@ class Decision(Report, Protocol):
         """The caller has gone: a place in the queue and whatever was granted go back. Never blocks, never raises."""
 
 
+class Synced(Report, Protocol):
+    """An engine's answer to `Sync`; its rows are what is known of the whole limit, without what clients hold."""
+
+    @property
+    def answers(self) -> tuple[lease.Answer | None, ...]:
+        """One for each rule, in nanoseconds as the ledger tells them (`headway.core.tokens.outgoing`, `Answer.ttl` and
+        `again` by its own clock). None: that rule had no call, or a later one was heard before."""
+
+    @property
+    def sent_ns(self) -> int:
+        """When the command was sent for the first time, by this process's clock. An answer whose `attempt` is this
+        call's counts from then; of an earlier attempt, from when that one was sent."""
+
+    @property
+    def paused_ns(self) -> int:
+        """For how long a pause of this key, or of the whole limiter, still lasts; 0: none does."""
+
+    @property
+    def quarantined_ns(self) -> int:
+        """For how long a quarantine still lasts; 0: none does."""
+
+
 # -- engines -------------------------------------------------------------------------------------------------------
 
 
@@ -216,13 +253,16 @@ class LimiterTerms:
     max_quarantine_ns: int | None
     notify: Callable[[str, str | None, float], None]
     """Told (kind, key, seconds) of a quarantine."""
+    lease_ttl_ns: int = 0
+    """The longest time for which its clients hold tokens without a word; 0: they hold none."""
 
 
 class Ledgers(Protocol):
     """One limiter's ledgers on an engine."""
 
     def send(self, command: Command) -> Any:
-        """Carry a command out for this thread: a `Decision` for `Acquire`, a `Report` for `Peek`.
+        """Carry a command out for this thread: a `Decision` for `Acquire`, a `Report` for `Peek`, a
+        `Synced` for `Sync`.
 
         Raises `EngineUnavailable` when the engine does not answer in time; whatever it raises, the command's effects
         are undone.
@@ -292,6 +332,8 @@ class Engine(ABC):
     """What the names of all its keys begin with."""
     tick_ns: int
     """The resolution of its clock: its rules reckon in these."""
+    drift_ppm: float
+    """By how much a second of its clock may differ from a true one."""
 
     @abstractmethod
     def rules_of(self, limit: Limit) -> tuple[Rule, ...]:

@@ -47,11 +47,22 @@ class Meta:
     server: bytes
 
 
+class Loan(NamedTuple):
+    """What clients hold of one ledger, by the number of its rule: how many clients, how many tokens of how many, and
+    until when at most."""
+
+    rule: int
+    clients: int = 0
+    tokens: int = 0
+    of: int = 0
+    until: int = 0
+
+
 @dataclass(slots=True)
 class LedgerView:
     """One key's ledgers as they were at `now`: one for each rule of a combined limit.
 
-    `lapses` has, for each of them, the number of permits that came back without an end.
+    `lapses` has, for each of them, the number of permits that came back without an end; `loans` what clients hold.
     """
 
     address: Address
@@ -60,6 +71,7 @@ class LedgerView:
     now: int
     ledgers: list[Ledger]
     lapses: list[int]
+    loans: list[Loan]
 
     @property
     def held_up(self) -> int:
@@ -91,7 +103,12 @@ class LedgerView:
 
     @property
     def capacity(self) -> int | None:
-        return None if self.binding is None else self.binding.get_rule().capacity
+        binding = self.binding
+        if binding is None:
+            return None
+        return next(
+            loan.of for ledger, loan in zip(self.ledgers, self.loans, strict=True) if ledger is binding
+        )
 
     @property
     def in_flight(self) -> int:
@@ -105,13 +122,35 @@ class LedgerView:
     @property
     def wait(self) -> int | None:
         """Ticks until the next permit; None if it never comes."""
-        wait = max([self.held_up, *(ledger.wait(self.now, 1) for ledger in self.ledgers)])
-        return wait if wait < FOREVER else None
+        waits = [self.held_up]
+        for ledger, loan in zip(self.ledgers, self.loans, strict=True):
+            wait = ledger.wait(self.now, 1)
+            # What clients hold may come back at any time.
+            waits.append(min(wait, 1) if loan.tokens else wait)
+        return max(waits) if max(waits) < FOREVER else None
 
     @property
     def exact(self) -> bool:
         """Whether `wait` is exact: while permits are out, or callers wait, it is a lower bound."""
-        return not self.meta.waiting and all(ledger.exact(self.now, 1) for ledger in self.ledgers)
+        if self.meta.waiting or (self.lent and self.wait):
+            return False
+        return all(ledger.exact(self.now, 1) for ledger in self.ledgers)
+
+    @property
+    def holders(self) -> int:
+        """Clients that hold tokens, or ask for some."""
+        return max((loan.clients for loan in self.loans), default=0)
+
+    @property
+    def lent(self) -> int:
+        """Tokens that clients hold; under several rules, of the one of which they hold the most."""
+        return max((loan.tokens for loan in self.loans), default=0)
+
+    @property
+    def lent_for(self) -> int:
+        """Ticks until the last of them is back, if no client is heard of any more."""
+        ends = [loan.until - self.now for loan in self.loans if loan.clients]
+        return max([0, *ends])
 
 
 def left(ledger: Ledger, now: int) -> float:
@@ -134,6 +173,8 @@ def _(ledger: SpacingLedger, now: int) -> int:
 def _(ledger: BucketLedger, now: int) -> int:
     rule = ledger.rule
     ahead = ledger.tat - rule.room - now
+    if rule.capacity == 0:
+        return 0  # all of it is lent
     return max(0, -(-ahead * rule.parts // (rule.whole * rule.parts + rule.part)))
 
 
@@ -159,6 +200,16 @@ def matches(address: Address, wanted: str | None) -> bool:
     return fnmatchcase(name, wanted) or wanted in name
 
 
+class Holding(NamedTuple):
+    """What one client holds of one rule's ledger; `wants` is in thousandths of tokens, `until` in ticks."""
+
+    client: str
+    rule: int
+    tokens: int
+    wants: int
+    until: int
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerClients:
     """The waiters and the clients of a ledger, and what else is stored beside it."""
@@ -174,6 +225,8 @@ class LedgerClients:
     """When each stream of commands was heard of last, in ticks."""
     ttl_ms: int
     stored_in: str
+    holders: list[Holding]
+    """Those that hold tokens, by the end of their leases; the first ones, where there are many."""
 
 
 class Scanner(Protocol):

@@ -64,18 +64,18 @@ class MintOnCancel(WindowLedger):
 class NoRecheck(WindowLedger):
     """After its sleep a waiter takes the permit without checking that the time has come."""
 
-    asked: int | None = None
+    asked_at: int | None = None
 
     def wait(self, now: int, cost: int) -> int:
-        if self.asked is not None and now > self.asked:
+        if self.asked_at is not None and now > self.asked_at:
             return 0
         wait = super().wait(now, cost)
-        if wait and self.asked is None:
-            self.asked = now
+        if wait and self.asked_at is None:
+            self.asked_at = now
         return wait
 
     def take(self, at: int, cost: int) -> int:
-        self.asked = None
+        self.asked_at = None
         return super().take(at, cost)
 
 

@@ -43,8 +43,8 @@ def draw(scores: Iterable[Score], world: World) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {frame} role="img" aria-label="{escape(title)}">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        _text(LEFT, 22, f"What the remote saw: {title}?", 15),
-        _text(
+        text(LEFT, 22, f"What the remote saw: {title}?", 15),
+        text(
             LEFT,
             40,
             "bar: an event, as high as the window that ends with it is full; red: one too many",
@@ -82,11 +82,11 @@ def _row(score: Score, world: World, top: int) -> list[str]:
     left, right = max(x(readings[at]), LEFT), min(x(readings[at] + span), WIDTH - RIGHT)
     shade = SHADE if too_many else "#eef3f6"
     parts = [
-        _text(LEFT, top + 14, f"{score.name}: {verdict}, {score.share:.1%} of the safe ceiling", 12),
+        text(LEFT, top + 14, f"{score.name}: {verdict}, {score.share:.1%} of the safe ceiling", 12),
         f'<path d="M{left:.1f} {floor}V{floor - tall}H{right:.1f}V{floor}Z" fill="{shade}"/>',
         f'<path d="M{LEFT} {floor}H{WIDTH - RIGHT}" stroke="{FAINT}" stroke-width="1"/>',
         f'<path d="M{LEFT} {line:.1f}H{WIDTH - RIGHT}" stroke="{INK}" stroke-width="1" stroke-dasharray="4 3"/>',
-        _text(WIDTH - RIGHT - 8, line - 3, str(world.n), 10, FAINT),
+        text(WIDTH - RIGHT - 8, line - 3, str(world.n), 10, FAINT),
     ]
     for reading, count in zip(readings, heights, strict=True):
         if start <= reading <= start + width:
@@ -96,9 +96,11 @@ def _row(score: Score, world: World, top: int) -> list[str]:
             )
     for window in range(WINDOWS):
         label = f"{(start + window * span - readings[0]) / unit / BILLION:.4g} s"
-        parts.append(_text(x(start + window * span), floor + 13, label, 10, FAINT))
+        parts.append(text(x(start + window * span), floor + 13, label, 10, FAINT))
     return parts
 
 
-def _text(x: float, y: float, text: str, size: int, color: str = INK) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{color}">{escape(text)}</text>'
+def text(x: float, y: float, words: str, size: int, color: str = INK, anchor: str = "") -> str:
+    """Words at a place; `anchor` "end" and "middle" say which part of them is there."""
+    where = f' text-anchor="{anchor}"' if anchor else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}"{where} font-size="{size}" fill="{color}">{escape(words)}</text>'

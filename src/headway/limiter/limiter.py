@@ -7,6 +7,8 @@ on a shared engine has a `SharedLimiter`, and every verb is passed on to it.
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import partial
@@ -22,21 +24,23 @@ from headway.engines.memory import open_store
 from headway.engines.uri import check_engine, is_local, open_engine
 from headway.errors import InvalidArgument, InvalidKey, InvalidUse, LimiterClosed, NotPromised, RateLimited
 from headway.events import EventEmitter, LimiterEvent
-from headway.limiter import shared_options
+from headway.limiter import prefetch_options, shared_options
 from headway.limiter.async_call import AsyncCall
 from headway.limiter.hold import Hold
 from headway.limiter.limit_input import Limits, as_remote, check_remote, limits_of
 from headway.limiter.limit_table import LimitTable, Overrides
 from headway.limiter.local import LocalLimiter
+from headway.limiter.prefetch_options import Prefetch
 from headway.limiter.request_input import Cost, Key, Timeout, costs_of, keys_of, pause_to_ns, timeout_to_ns
 from headway.limiter.shared_options import SharedOptions
-from headway.status import LimiterStats, Status, status_of
+from headway.status import LimiterStats, Status, stats_of, status_of
 
 if TYPE_CHECKING:
     from headway.core.remote import Remote
     from headway.denied import Denied
     from headway.engines.memory import MemoryStore
     from headway.limiter.permits import Permit
+    from headway.limiter.shared import SharedLimiter
     from headway.outcome import Proof
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -80,12 +84,13 @@ class Limiter(LocalLimiter):
         local_share: float = 0.1,
         on_ledger_loss: Literal["quarantine", "trust"] | None = None,
         max_quarantine: float | timedelta | None = 60,
+        prefetch: bool | Prefetch = False,
         on_event: Callable[[LimiterEvent], object] | None = None,
         clock: Clock | Any = None,
     ) -> None:
         given: dict[str, Any] = {
             "on_engine_error": on_engine_error, "engine_timeout": engine_timeout, "local_share": local_share,
-            "on_ledger_loss": on_ledger_loss, "max_quarantine": max_quarantine,
+            "on_ledger_loss": on_ledger_loss, "max_quarantine": max_quarantine, "prefetch": prefetch,
         }  # fmt: skip
         check_engine(engine)
         if max_waiting is not None and (type(max_waiting) is not int or max_waiting < 0):
@@ -111,7 +116,11 @@ class Limiter(LocalLimiter):
         )  # fmt: skip
         from headway.limiter.shared import SharedLimiter
 
-        LocalLimiter.__init__(self, None, SharedLimiter(limit, options), timeout_ns, max_waiting, emitter)
+        shared = SharedLimiter(limit, options)
+        if prefetch:
+            self._borrow(limit, shared, options, prefetch_options.read(prefetch))
+        else:
+            LocalLimiter.__init__(self, None, shared, timeout_ns, max_waiting, emitter)
         self._options = {
             "limit": limit, "name": name, "engine": engine, "remote": remote, "overrides": overrides,
             "timeout": timeout, "max_waiting": max_waiting, "on_event": on_event, "clock": clock, **given,
@@ -144,10 +153,29 @@ class Limiter(LocalLimiter):
         self._table = table
         return store
 
+    def _borrow(
+        self, limit: Limits, shared: SharedLimiter, options: SharedOptions, prefetch: Prefetch
+    ) -> None:
+        """Decide in memory, with tokens that are borrowed from the shared ledgers."""
+        from headway.limiter.leases import Leases
+
+        clock = options.clock
+        terms = prefetch.terms(_resolution_ns(clock), clock.drift_ppm, options.engine.drift_ppm)
+        leases = Leases(shared, terms, options.engine_timeout_ns)
+        self._table = table = LimitTable(self._read(limit), options.overrides, self._read, leases.rules_of)
+        store = open_store(None, clock, start_full=False)
+        store.name = options.name
+        store.metrics = list(table.metrics)
+        store.configure(table.rules, table.choosers())
+        store.limits = table.limits
+        store.users = 1
+        leases.keep(store)
+        LocalLimiter.__init__(self, store, None, options.timeout_ns, options.max_waiting, options.emitter)
+        self._leases = leases
+        weakref.finalize(self, leases.let_go).atexit = False
+
     def _rules_of(self, clock: Clock, limit: Limit) -> tuple[Rule, ...]:
-        # A clock that claims no ticks is still read in whole nanoseconds.
-        resolution_ns = max(1, -(-int(clock.resolution * 1e12) // 1000))
-        return rules_of(limit, resolution_ns, clock.drift_ppm)
+        return rules_of(limit, _resolution_ns(clock), clock.drift_ppm)
 
     def _read(self, limit: Limits) -> dict[str, Limit]:
         return limits_of(limit, self._remote)
@@ -178,7 +206,8 @@ class Limiter(LocalLimiter):
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f", name={self.name!r}"
-        engine = "" if self._shared is None else f", engine={self._shared.address!r}"
+        shared = self._shared if self._leases is None else self._leases.shared
+        engine = "" if shared is None else f", engine={shared.address!r}"
         limit = self.limit
         text = (
             str(limit) if isinstance(limit, Limit) else {metric: str(part) for metric, part in limit.items()}
@@ -291,7 +320,9 @@ class Limiter(LocalLimiter):
         if self._shared is not None:
             return self._shared.run(self._shared.peeking(key, cost))
         self._check_open()
-        return status_of(self._store.snapshot(*self._request(key, cost)), self._store.metrics)
+        keys, costs = self._request(key, cost)
+        status = status_of(self._store.snapshot(keys, costs), self._store.metrics)
+        return status if self._leases is None else self._leases.explained(status, keys)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -316,17 +347,29 @@ class Limiter(LocalLimiter):
             self._shared.run(self._shared.pausing(seconds, key))
             return
         self._check_open()
+        if self._leases is not None:
+            self._leases.shared.run(self._leases.shared.pausing(seconds, key))
+        self._pause_here(key, ns)
+
+    def _pause_here(self, key: str | None, ns: int) -> None:
+        if self._leases is not None:
+            self._leases.paused_here()
         self._store.pause(None if key is None else str.__str__(key), ns)
-        if self._listener is not None:
+        if self._listener is not None and self._leases is None:
             self._listener.emit("paused", key, None, ns / 1e9)
 
     async def pause_async(self, seconds: float | timedelta, key: str | None = None) -> None:
         """`pause` for a task."""
-        _checked_pause(seconds, key)
+        ns = _checked_pause(seconds, key)
         if self._shared is not None:
             await self._shared.run_async(self._shared.pausing(seconds, key))
             return
-        self.pause(seconds, key)
+        if self._leases is None:
+            self.pause(seconds, key)
+            return
+        self._check_open()
+        await self._leases.shared.run_async(self._leases.shared.pausing(seconds, key))
+        self._pause_here(key, ns)
 
     def set_limit(self, limit: Limits) -> None:
         """Keep another limit of the same kind from now on; what was used stays used.
@@ -345,11 +388,19 @@ class Limiter(LocalLimiter):
         table = self._table.replace(self._read(limit))
         table.check_same_shape(store.name, store.metrics, store.rules)
         self._check_open()
+        if self._leases is not None:
+            self._leases.shared.set_limit(limit)
+            self._options = {**(self._options or {}), "limit": limit}
         store.reconfigure(table.rules, table.limits, table.choosers() if table.has_overrides else None)
         self._table = table
+        if self._leases is not None:
+            self._leases.keep_limit()
 
     async def set_limit_async(self, limit: Limits) -> None:
         """`set_limit` for a task."""
+        if self._leases is not None:
+            await asyncio.to_thread(self.set_limit, limit)
+            return
         self.set_limit(limit)
 
     def reset(self, key: Key = None) -> None:
@@ -365,12 +416,22 @@ class Limiter(LocalLimiter):
             self._shared.run(self._shared.resetting(key))
             return
         self._check_open()
-        self._store.reset(keys_of(key, self._store.metrics, costs=False))
+        keys = keys_of(key, self._store.metrics, costs=False)
+        if self._leases is not None:
+            self._leases.shared.run(self._leases.shared.resetting(key))
+            self._leases.reset(keys)
+            return
+        self._store.reset(keys)
 
     async def reset_async(self, key: Key = None) -> None:
         """`reset` for a task."""
         if self._shared is not None:
             await self._shared.run_async(self._shared.resetting(key))
+            return
+        if self._leases is not None:
+            self._check_open()
+            await self._leases.shared.run_async(self._leases.shared.resetting(key))
+            self._leases.reset(keys_of(key, self._store.metrics, costs=False))
             return
         self.reset(key)
 
@@ -383,7 +444,7 @@ class Limiter(LocalLimiter):
         >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
         (True, True)
         """
-        if self._shared is not None:
+        if self._shared is not None or self._leases is not None:
             raise InvalidUse(
                 "reset_all() is for memory://: a shared engine does not list its keys", "limiter.reset(key)"
             )
@@ -403,16 +464,9 @@ class Limiter(LocalLimiter):
         """
         if self._shared is not None:
             return self._shared.stats()
-        store, counts = self._store, self._store.counts
-        return LimiterStats(
-            granted=counts.granted,
-            denied=counts.denied,
-            waiting=len(store.queues.waiters),
-            completed=counts.ended - counts.abandoned,
-            cancelled=counts.cancelled,
-            abandoned=counts.abandoned,
-            keys=sum(len(keyed.ledgers) for keyed in store.keyed_ledgers),
-        )
+        if self._leases is not None:
+            return self._leases.stats()  # type: ignore[no-any-return]
+        return stats_of(self._store)
 
     def close(self) -> None:
         """End every wait of this limiter with `LimiterClosed`, and grant nothing any more.
@@ -431,9 +485,14 @@ class Limiter(LocalLimiter):
             self._closed = True
             self._plain = False
             self._store.close(self)
+            if self._leases is not None:
+                self._leases.close()
 
     async def close_async(self) -> None:
         """`close` for a task."""
+        if self._leases is not None:
+            await asyncio.to_thread(self.close)
+            return
         self.close()
 
     def __call__(self, function: _F) -> _F:
@@ -441,6 +500,11 @@ class Limiter(LocalLimiter):
         from headway.throttle.decorator import throttle
 
         return throttle(self)(function)
+
+
+def _resolution_ns(clock: Clock) -> int:
+    """A clock that claims no ticks is still read in whole nanoseconds."""
+    return max(1, -(-int(clock.resolution * 1e12) // 1000))
 
 
 def _checked_pause(length: Any, key: Any) -> int:

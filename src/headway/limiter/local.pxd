@@ -35,7 +35,7 @@ cdef inline bint only_ours(LocalLimiter limiter, MemoryStore store, bint held):
 
 cdef class LocalLimiter:
     cdef public MemoryStore _store
-    cdef public object _timeout_ns, _max_waiting, _listener, _lock
+    cdef public object _leases, _timeout_ns, _max_waiting, _listener, _lock
     cdef public SharedLimiter _shared
     cdef list _outer
     cdef Permit _entered, _spare
@@ -47,7 +47,8 @@ cdef class LocalLimiter:
     cdef _decide_quickly(self, key, cost, bint bracket, bint explain)
 
     @cython.locals(
-        permit=Permit, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong, wait=cython.longlong
+        permit=Permit, denied=Denied, held=cython.bint, ours=cython.bint, ledger=Ledger, now=cython.longlong,
+        wait=cython.longlong,
     )
     cdef _try_fast(self, MemoryStore store, key, bint bracket, bint explain)
 

@@ -24,7 +24,7 @@ from headway.core.wait_queue import Ticket
 from headway.denied import Denied
 from headway.diagnostics import notice_abandoned, notice_wait
 from headway.engines.memory.store import ATOMIC
-from headway.errors import AcquireTimeout, LimiterClosed, RateLimited
+from headway.errors import AcquireTimeout, EngineUnavailable, LimiterClosed, RateLimited
 from headway.flows.drive import run_async, running_loop
 from headway.flows.local import DeadlinePassed, wait_in_line
 from headway.limiter.permits import Permit
@@ -82,6 +82,7 @@ class LocalLimiter:
     __slots__ = (
         "_closed",
         "_entered",
+        "_leases",
         "_listener",
         "_lock",
         "_max_waiting",
@@ -114,6 +115,8 @@ class LocalLimiter:
         self._outer: list[Permit] = []
         self._spare: Permit | None = None
         self._closed = False
+        # What its ledgers are borrowed through, where they are.
+        self._leases: Any = None
         # No listener is to be told, so the fast path will do where the store has one.
         self._plain = listener is None and shared is None
 
@@ -168,6 +171,7 @@ class LocalLimiter:
 
     def _wait(self, key: Key, cost: Cost, timeout: Timeout, held: bool) -> Permit:
         ticket = self._ticket(key, cost, held)
+        deadline: int | None = None
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
@@ -176,6 +180,12 @@ class LocalLimiter:
             return self._waited(ticket)
         except DeadlinePassed:
             raise self._limited(key, cost, "timeout", timeout) from None
+        except EngineUnavailable as error:
+            self._store.withdraw(ticket)
+            instead, left = self._leases.instead(error, key, cost), self._left(deadline)
+            if held:
+                return instead._acquire_held(key, cost, left)  # type: ignore[no-any-return]
+            return instead.acquire(key, cost=cost, timeout=left)  # type: ignore[no-any-return]
         except BaseException:
             if ticket.number:
                 self._store.withdraw(ticket)
@@ -210,6 +220,7 @@ class LocalLimiter:
 
     async def _wait_async(self, key: Key, cost: Cost, timeout: Timeout, held: bool) -> Permit:
         ticket = self._ticket(key, cost, held)
+        deadline: int | None = None
         try:
             deadline = self._queue(ticket, key, cost, timeout)
             if not ticket.granted:
@@ -218,6 +229,12 @@ class LocalLimiter:
             return self._waited(ticket)
         except DeadlinePassed:
             raise self._limited(key, cost, "timeout", timeout) from None
+        except EngineUnavailable as error:
+            self._store.withdraw(ticket)
+            instead, left = self._leases.instead(error, key, cost), self._left(deadline)
+            if held:
+                return await instead._acquire_held_async(key, cost, left)  # type: ignore[no-any-return]
+            return await instead.acquire_async(key, cost=cost, timeout=left)  # type: ignore[no-any-return]
         except BaseException:
             if ticket.number:
                 self._store.withdraw(ticket)
@@ -328,8 +345,13 @@ class LocalLimiter:
         if wait:
             if not explain:
                 return REFUSED
+            if store.leased and not ledger.may_refuse():
+                return None  # told under the lock if the lender is away
             store.counts.denied += 1
-            return new_denied(key, store.metrics, ledger, now, wait)
+            denied = new_denied(key, store.metrics, ledger, now, wait)
+            if store.leased:
+                ledger.asked(now, 1)
+            return denied
         permit._mark = ledger.take_held(now, 1) if held else ledger.take(now, 1)
         # From here on without a call: what was taken is the permit's, which is to be ended.
         permit._tally = ledger.tally
@@ -341,6 +363,8 @@ class LocalLimiter:
             if not cython.compiled:
                 permit.__class__ = HeldPermit
         store.counts.granted += 1
+        if store.leased:
+            ledger.asked(now, 1)
         return permit
 
     def _ticket(self, key: Key, cost: Cost, held: bool) -> Ticket:
@@ -361,6 +385,9 @@ class LocalLimiter:
                 if self._listener is not None:
                     self._listener.emit("granted", key, cost)
                 return permit
+        except EngineUnavailable as error:
+            store.withdraw(ticket)
+            return self._leases.instead(error, key, cost).try_acquire(key, cost=cost)  # type: ignore[no-any-return]
         except BaseException:
             store.withdraw(ticket)
             raise
@@ -422,7 +449,9 @@ class LocalLimiter:
         timeout_ns = self._timeout_ns if timeout is ... else timeout_to_ns(timeout)
         deadline = None
         if timeout_ns is not None:
-            if max([row[2] for row in store.snapshot(ticket.keys, ticket.costs)]) > timeout_ns:
+            rows = store.snapshot(ticket.keys, ticket.costs)
+            # Of borrowed tokens more may come at any time, unless the wait is exact.
+            if max([row[2] for row in rows if row[6] or not store.leased], default=0) > timeout_ns:
                 raise self._limited(key, cost, "timeout", timeout)
             deadline = store.clock.now() + timeout_ns
         store.decide(ticket, True)
@@ -434,6 +463,10 @@ class LocalLimiter:
             store.withdraw(ticket)
             raise self._limited(key, cost, "max_waiting", timeout)
         return deadline
+
+    def _left(self, deadline: int | None) -> float | None:
+        """Seconds until a deadline."""
+        return None if deadline is None else max(0, deadline - self._store.clock.now()) / 1e9
 
     def _limited(self, key: Key, cost: Cost, reason: str, timeout: Timeout) -> RateLimited:
         store = self._store

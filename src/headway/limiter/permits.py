@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from headway.core.borrowed import BorrowedLedger
+from headway.core.ledger import FOREVER, LONG_AGO
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import check_health, notice_abandoned, notice_drop
 from headway.engines.memory.store import ATOMIC
-from headway.errors import InvalidUse, PermitFinished
+from headway.errors import InvalidUse, PermitExpired, PermitFinished
 from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
 from headway.limiter.request_input import settled_cost
@@ -103,8 +105,15 @@ class Permit:
 
     @property
     def expires_in(self) -> float:
-        """Seconds until it must have been spent: `inf`, unless it comes from a shared engine."""
-        return float("inf")
+        """Seconds until it must have been spent: `inf`, unless it comes from a shared engine or a lease of one."""
+        store: Any = self._store
+        end = self._lease_end() if store is not None and store.leased else FOREVER
+        return float("inf") if end == FOREVER else max(0, end - store.clock.now()) / 1e9
+
+    def _lease_end(self) -> int:
+        """The last moment to spend it, where it was decided with borrowed tokens."""
+        ledgers = [self._ledger] if self._claims is None else [claim[1] for claim in self._claims]
+        return min([ledger.stop for ledger in ledgers if isinstance(ledger, BorrowedLedger)], default=FOREVER)
 
     @property
     def status(self) -> Status:
@@ -133,6 +142,9 @@ class Permit:
 
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
+        if self.expires_in == 0.0:
+            end = self._lease_end()
+            raise PermitExpired(None if end == LONG_AGO else (self._store.clock.now() - end) / 1e9)
 
     # That it returns nothing of use lets type checkers refuse `await` themselves.
     def __await__(self) -> None:

@@ -97,6 +97,7 @@ class SharedLimiter:
                 options.on_ledger_loss,
                 options.max_quarantine_ns,
                 self._notify,
+                options.lease_ttl_ns,
             )
         )
         # The commands of most calls: no key, one permit.

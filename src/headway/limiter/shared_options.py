@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.durations import span_of
 from headway.errors import InvalidArgument
+from headway.limiter import prefetch_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "local_share": 0.1,
     "on_ledger_loss": None,
     "max_quarantine": 60,
+    "prefetch": False,
 }
 
 
@@ -47,6 +49,7 @@ class SharedOptions:
     local_share: float
     on_ledger_loss: str
     max_quarantine_ns: int | None
+    lease_ttl_ns: int = 0
 
     def measured_overrides(self) -> list[Any]:
         """The limits of single keys that are known now: what has to be measured for them is measured now."""
@@ -92,6 +95,7 @@ def checked(given: Mapping[str, Any], start: Any) -> dict[str, Any]:
         "local_share": share,
         "engine_timeout_ns": _engine_timeout_ns(given["engine_timeout"]),
         "max_quarantine_ns": _quarantine_ns(given["max_quarantine"]),
+        "lease_ttl_ns": prefetch_options.ttl_ns(given["prefetch"]),
     }
 
 

@@ -12,7 +12,7 @@ cdef class KeyedLedgers:
     cdef readonly long long countdown
     cdef readonly Ledger default
 
-    cdef Ledger fresh(self, Rule rule)
+    cdef Ledger fresh(self, Rule rule, key)
     cpdef Rule rule_for(self, key)
 
     @cython.locals(ledger=Ledger)

@@ -47,10 +47,10 @@ class KeyedLedgers:
         self.cursor = 0
         self.peak = 0
         self.countdown = self.pace
-        self.default = self.fresh(self.rule)
+        self.default = self.fresh(self.rule, None)
 
-    def fresh(self, rule: Rule) -> Ledger:
-        ledger = rule.open()
+    def fresh(self, rule: Rule, key: str | None) -> Ledger:
+        ledger = rule.open_for(key)
         if self.full_at is not None:
             ledger.exhaust(self.full_at)
         return ledger
@@ -75,10 +75,17 @@ class KeyedLedgers:
         """The ledger of a key to look at; one that is not there is not kept."""
         if key is None:
             return self.default
-        return self.ledgers.get(key) or self.fresh(self.rule_for(key))
+        return self.ledgers.get(key) or self.fresh(self.rule_for(key), key)
+
+    def put(self, key: str | None, ledger: Ledger) -> None:
+        """Let another ledger take the place of a key's own."""
+        if key is None:
+            self.default = ledger
+        elif key in self.ledgers:
+            self.ledgers[key] = ledger
 
     def open(self, key: str) -> Ledger:
-        ledger = self.fresh(self.rule_for(key))
+        ledger = self.fresh(self.rule_for(key), key)
         self.ledgers[key] = ledger
         self.keys.append(key)
         self.countdown -= SLOWEST // (BATCH // 2)
@@ -122,9 +129,9 @@ class KeyedLedgers:
     def forget(self, key: str | None) -> None:
         """Let a key start anew."""
         if key is None:
-            self.default = self.fresh(self.rule)
+            self.default = self.fresh(self.rule, None)
         elif key in self.ledgers:
-            self.ledgers[key] = self.fresh(self.rule_for(key))
+            self.ledgers[key] = self.fresh(self.rule_for(key), key)
 
     def without_override(self, choose: Callable[[str], Rule | None] | None) -> list[Ledger]:
         """The ledgers that follow the common rule. Overrides may be a function of the user's, so this may raise."""

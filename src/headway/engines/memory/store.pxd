@@ -19,7 +19,7 @@ cdef class MemoryStore:
     cdef object __weakref__
     cdef public object name, lock, spare, taking
     cdef public Clock clock
-    cdef public bint start_full, forked, closed, uncontended, single_rule, uses_wall_clock, held, bracketed, off
+    cdef public bint start_full, forked, closed, uncontended, single_rule, uses_wall_clock, held, bracketed, leased, off
     cdef public KeyedLedgers first
     cdef readonly list keyed_ledgers
     cdef public list metrics, dropped, freed
@@ -52,6 +52,9 @@ cdef class MemoryStore:
     cpdef tuple attempt(self, Ticket ticket)
 
     cdef bint _decide(self, Ticket ticket, bint stand, long long now, list journal)
+
+    @cython.locals(keyed=KeyedLedgers, cost=cython.longlong)
+    cdef _ask(self, Ticket ticket, long long now)
 
     cdef _check(self, Ticket ticket)
 

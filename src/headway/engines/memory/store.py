@@ -33,7 +33,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.clock import compiled
 from headway.core.bucket import BucketRule
@@ -64,6 +64,8 @@ Claim = tuple[int, "Ledger", int, int, int, "str | None"]
 Row = tuple[Any, int, int, int, int, int, bool]
 """What a rule says of a request: limit, remaining, wait, reset, waiting, out, and whether the wait is exact."""
 
+T = TypeVar("T")
+
 stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
 disabled = False
 
@@ -84,6 +86,7 @@ class MemoryStore:
         "freed",
         "held",
         "keyed_ledgers",
+        "leased",
         "limits",
         "lock",
         "metrics",
@@ -128,6 +131,8 @@ class MemoryStore:
         self.held = False
         # Whether it matters that a permit brackets a call; of keys with a rule of their own it may.
         self.bracketed = False
+        # Whether its ledgers are borrowed, and count what is asked of them.
+        self.leased = False
         self.metrics: list[str | None] = []
         self.limits: dict[str, Any] = {}
         # A completed permit, to be used again for the next grant.
@@ -287,6 +292,8 @@ class MemoryStore:
             self.numbers += 1
             ticket.number = self.numbers
             ticket.since = now
+            if self.leased:
+                self._ask(ticket, now)
         claims: list[tuple[int, Ledger, int]] = []
         holding = self._weigh(ticket, stand, now, claims, journal)
         if not holding:
@@ -295,6 +302,12 @@ class MemoryStore:
         if stand:
             self.queues.join(ticket, holding)
         return False
+
+    def _ask(self, ticket: Ticket, now: int) -> None:
+        """Let borrowed ledgers know what is asked of them, once for each request."""
+        for keyed, key, cost in zip(self.keyed_ledgers, ticket.keys, ticket.costs, strict=True):
+            if cost:
+                keyed.find(key).asked(now, cost)
 
     def _check(self, ticket: Ticket) -> None:
         if self.forked:
@@ -339,6 +352,8 @@ class MemoryStore:
                 claims.append((index, ledger, at))
                 continue
             holding.append(index)
+            if self.leased:
+                ledger.check(now)
             if queue is not None:
                 queues.doubt(queue, ticket, rule, now)
             sure = ledger.latest_wait(at, cost)
@@ -585,6 +600,16 @@ class MemoryStore:
                     self.pauses.lift(key)
                     self.queues.resumed = now
                 self.queues.wake_heads()
+            finally:
+                self.depth = depth
+                self.settle()
+
+    def change(self, action: Callable[[int], T]) -> T:
+        """Do something to the ledgers, given the time; what it puts into `freed` wakes waiters."""
+        with self.lock:
+            depth, self.depth, self.uncontended = self.depth, self.depth + 1, False
+            try:
+                return action(self.clock.now())
             finally:
                 self.depth = depth
                 self.settle()

@@ -8,7 +8,9 @@ here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Limit, Window
 
@@ -61,9 +63,38 @@ def above_slots(limit: Concurrency, spans: Sequence[tuple[int, int]]) -> int:
     >>> above_slots(Concurrency(1), [(0, 5), (5, 9)]), above_slots(Concurrency(1), [(0, 5), (4, 9)])
     (0, 1)
     """
+    return max(0, _at_once(spans) - limit.capacity)
+
+
+def most(limit: Limit, times: Sequence[int], hold_ns: int = 0) -> int:
+    """The largest number of events that the limit counts together: in a window, or slots of `hold_ns` at one time.
+
+    Of a bucket it is the largest number beyond what its rate earns, over all intervals, which its burst bounds.
+
+    >>> times = [0, 400_000_000, 999_999_999, 10**9]
+    >>> most(Window(2, per=1), times), most(FixedWindow(2, per=1), times), most(Concurrency(2), times, 500_000_000)
+    (3, 3, 2)
+    >>> most(Bucket("2/s", burst=1), [0, 500_000_000]), most(Bucket("2/s", burst=1), [0, 499_999_990])
+    (1, 2)
+    """
+    match limit:
+        case Window():
+            return _at_once([(at, at + limit.per_ns) for at in times])
+        case Bucket():
+            debt = largest = 0
+            for before, at in pairwise((times[0] if times else 0, *times)):
+                debt = max(0, debt - (at - before) * limit.count) + limit.per_ns
+                largest = max(largest, debt)
+            # A grant on the first whole nanosecond after its time is on time, as in `above`.
+            return -(-max(0, largest - limit.count) // limit.per_ns)
+        case FixedWindow():
+            return max(Counter(limit.window_of(at)[0] for at in times).values(), default=0)
+        case Concurrency():
+            return _at_once([(at, at + hold_ns) for at in times])
+        case _:
+            raise TypeError(f"no audit for {limit!r}")
+
+
+def _at_once(spans: Sequence[tuple[int, int]]) -> int:
     edges = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
-    at_once = most = 0
-    for _, step in edges:
-        at_once += step
-        most = max(most, at_once)
-    return max(0, most - limit.capacity)
+    return max(accumulate(step for _, step in edges), default=0)

@@ -41,12 +41,12 @@ class IgnoresDrift(Holder):
 class GivesUpCalls(Holder):
     """A call without an answer is given up, what it handed back is taken back, and a new call is made."""
 
-    def call(self, now: int) -> Sync:
+    def call(self, now: int, waiting: int = 0) -> Sync:
         if self.pending is not None:
             self.tokens.deposit(now, self.pending.back)
             self.held += total(self.pending.back)
             self.pending = None
-        return super().call(now)
+        return super().call(now, waiting)
 
 
 class KeepsVoidTokens(Holder):

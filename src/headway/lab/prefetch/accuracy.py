@@ -110,11 +110,12 @@ def _cases() -> list[Case]:
 CASES = _cases()
 
 
-class _Wire:
-    """Answers on their way."""
+class Wire:
+    """Answers on their way. The server decides when it is asked, and its answer is told behind a later request."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, delay: int = DELAY) -> None:
         self._server = server
+        self._delay = delay
         self._due: list[tuple[int, int, Client, Any, int, int]] = []
         self._numbers = itertools.count()
         self.calls = 0
@@ -122,7 +123,7 @@ class _Wire:
     def send(self, client: Client, note: Any, amount: int, now: int) -> None:
         self.calls += 1
         grant = self._server.grant(amount, now)
-        answer = (now + DELAY, next(self._numbers), client, note, grant.amount, grant.valid_ns)
+        answer = (now + self._delay, next(self._numbers), client, note, grant.amount, grant.valid_ns)
         heapq.heappush(self._due, answer)
 
     def deliver(self, now: int) -> None:
@@ -134,7 +135,7 @@ class _Wire:
 def run(case: Case, client: str) -> Run:
     """Every stretch of a case, one after another."""
     server = SERVERS[case.server](case.limit, case.window_ns)
-    wire = _Wire(server)
+    wire = Wire(server)
     clients = [CLIENTS[client](wire.send, server) for _ in range(case.clients)]
     stretch = case.window_ns * case.windows
     times: list[int] = []

@@ -1,8 +1,10 @@
-"""Two rate limiting servers that grant amounts: the ones that the original of the algorithm was tested with."""
+"""Rate limiting servers that grant amounts: the two that the original was tested with, and one of the calendar."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
+
+from headway.core.limits import FixedWindow
 
 
 class Grant(NamedTuple):
@@ -36,13 +38,32 @@ class FixedWindowServer:
 
     def grant(self, amount: int, now: int) -> Grant:
         if now >= self.end or not self.windows:
-            self.left, self.end = self.limit, now + self.window_ns
+            self.left, self.end = self.limit, self._end_of(now)
             self.windows.append((now, 0))
         granted = min(amount, self.left)
         self.left -= granted
         begin, before = self.windows[-1]
         self.windows[-1] = (begin, before + granted)
         return Grant(granted, self.end - now)
+
+    def _end_of(self, now: int) -> int:
+        """When the window ends that begins now."""
+        return now + self.window_ns
+
+
+class AlignedServer(FixedWindowServer):
+    """The same with windows of the calendar, whenever the first request comes.
+
+    >>> AlignedServer(FixedWindow(20, per=1)).grant(15, 400_000_000)
+    Grant(amount=15, valid_ns=600000000)
+    """
+
+    def __init__(self, limit: FixedWindow) -> None:
+        super().__init__(limit.count, limit.per_ns)
+        self._calendar = limit
+
+    def _end_of(self, now: int) -> int:
+        return self._calendar.window_of(now)[1]
 
 
 class RefillingServer:

@@ -32,9 +32,9 @@ cdef class LedgerClient:
     cdef public tuple keys, lookup_keys
     cdef public bytes epoch, ident, over, text
     cdef public list leased
-    cdef public double governed, halted, seq, shift, waiting
+    cdef public double governed, halted, lent_ttl, seq, shift, waiting
     cdef public long long allowance_ns, expires, replied_at, poll_at, seen, visited
-    cdef public bint bracketed, can_queue, held, compacted, restless, was_compacted, uses_wall_clock
+    cdef public bint bracketed, can_queue, held, lends, compacted, restless, was_compacted, uses_wall_clock
     cdef object __weakref__
 
     cpdef apply_reply(self, Reply reply)

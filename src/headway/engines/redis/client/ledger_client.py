@@ -172,6 +172,8 @@ class LedgerClient:
         "last_loop_batcher",
         "leased",
         "leases",
+        "lends",
+        "lent_ttl",
         "lookup_keys",
         "over",
         "pause_state",
@@ -228,6 +230,9 @@ class LedgerClient:
         # Where another process has declared a newer limit: its generation, and the limit of each rule, to be shown.
         self.governed = 0.0
         self.governing: list[Any] | None = None
+        # Whether clients hold tokens of it, or did; and for how long without a word, as far as this process was told.
+        self.lends = False
+        self.lent_ttl = 0.0
         self.begin()
         self.renew(rules)
 
@@ -258,7 +263,7 @@ class LedgerClient:
         self.rules = rules
         self.text = registry.text_of(rules)
         self.can_queue = registry.can_queue(rules)
-        self.script = registry.script_of(rules, self.can_queue)
+        self.script = registry.script_of(rules, self.can_queue, self.lends)
         # How late after its slot a permit may still be spent; and which ones are held, which of them under a lease.
         self.allowance_ns = registry.allowance_of(rules)
         self.held = any(rule.held for rule in rules)
@@ -269,6 +274,14 @@ class LedgerClient:
         self.restless = self.uses_wall_clock or (self.pause_state is not None and self.pause_state.until > 0)
         records = b"" if self.uses_wall_clock else self.records(0)
         self.frame = CommandFrame(self.script, tuple(dict.fromkeys(self.keys)), records, len(rules))
+
+    def lend(self, ttl: float = 0.0) -> None:
+        """Tokens of it are with clients, for as long as `ttl` (ticks): go by the script that knows of leases."""
+        if ttl > self.lent_ttl:
+            self.lent_ttl = ttl
+        if not self.lends:
+            self.lends = True
+            self.renew(self.rules)
 
     @property
     def busy(self) -> bool:

@@ -12,6 +12,9 @@ Every decision changes the meta data, so nothing is lost in between: a client th
 gets RECONFIGURE again, and reads again. Of several versions side by side (a rolling deploy) the one that was declared
 last governs: clients of an older one go by the rule that they find stored.
 
+Tokens that clients hold stay with them (`headway.core.lease`): the ledger goes on with what is left of the new limit,
+and if that is less than nothing, it lends and grants nothing until as many have come back.
+
 In a limiter with metrics every ledger has a key of its own, and is adopted when it is used.
 """
 
@@ -21,16 +24,33 @@ from collections.abc import Generator
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
-from headway.engines.redis.script.codec import Meta, Stored, decode, encode, unnoted
+from headway.core.bucket import BucketRule
+from headway.core.window import WindowRule
+from headway.engines.redis.script.codec import Meta, Stored, decode, encode, rule_here, unnoted
 from headway.engines.redis.script.protocol import command, kind_of, no_script
 from headway.engines.redis.script.scripts import plain_script
 from headway.errors import LimitMismatch
 
 if TYPE_CHECKING:
+    from headway.core.ledger import Rule
     from headway.engines.redis.client.ledger_client import LedgerClient
 
 GRACE = 60_000_000
 """Ticks that a ledger is kept after it equals a fresh one; as in `script/lua/header.lua`."""
+
+
+LENDING = 2
+"""The format of a ledger of which clients hold tokens."""
+
+
+def span_of(rule: Rule) -> int:
+    """For how long a token counts that was spent just now, in ticks."""
+    match rule:
+        case WindowRule():
+            return rule.transit + max(rule.gap, rule.bare_gap)
+        case BucketRule():
+            return rule.room + 1
+    return 0
 
 
 def reconfigure(client: LedgerClient) -> Generator[bytes, Any, None]:
@@ -48,7 +68,7 @@ def reconfigure(client: LedgerClient) -> Generator[bytes, Any, None]:
     now = int(max(meta.last, registry.engine.fixed_time or unpack("<d", time)[0]))
     longest, said = meta.expires - now, []
     for i, (rule, pool) in enumerate(zip(client.rules, where, strict=True)):
-        value, cooling, out, _ = parts[4 * i : 4 * i + 4]
+        value, cooling, out, *_ = parts[5 * i : 5 * i + 5]
         stored = Stored(value or b"", cooling, out)
         if not value or (pool != 1 and stored.epoch != meta.epoch):
             said += [b"%d" % pool, b"", b"", b"", b"0"]  # there is none, or its root has forgotten it
@@ -58,9 +78,13 @@ def reconfigure(client: LedgerClient) -> Generator[bytes, Any, None]:
             raise LimitMismatch(registry.name, existing.decode(), client.text.decode())
         ledger = decode(stored)
         abandoned = unnoted(stored, ledger, now)
-        ledger.reconfigure(rule, now)
-        longest = max(longest, ledger.reset_after(now) + GRACE)
-        said += [b"%d" % pool, *encode(ledger, pool, now, meta.epoch), b"%d" % abandoned]
+        ledger.reconfigure(rule_here(rule, stored.lent), now)
+        left = ledger.reset_after(now)
+        if meta.format == LENDING:
+            # What clients hold may be spent until the ledger's time is up, and then counts by the new rule.
+            left = max(left, int(meta.expires - now) + span_of(rule))
+        longest = max(longest, left + GRACE)
+        said += [b"%d" % pool, *encode(ledger, pool, now, meta.epoch, rule, stored.lent), b"%d" % abandoned]
     after = meta._replace(seq=meta.seq + 1, last=now, expires=now + longest, governed=registry.generation)
     ms = b"%d" % (int(longest) // 1000 + 2)
     yield from run_plain("reconfigure", *keys, before, after.pack(), client.text, ms, *said)

@@ -63,6 +63,8 @@ class LimiterRegistry(LedgerTerms):
         self.sharded = engine.sharded
         self.lease_ns = engine.lease_ns
         self.lease = float(engine.lease_ns // TICK)
+        # For how long clients may hold tokens that the ledger has forgotten, by its clock.
+        self.lease_ttl = -(-terms.lease_ttl_ns // TICK)
         self.timeout_ns = terms.timeout_ns
         self.on_loss = terms.on_loss
         self.max_quarantine = None if terms.max_quarantine_ns is None else terms.max_quarantine_ns // TICK
@@ -141,8 +143,8 @@ class LimiterRegistry(LedgerTerms):
         """
         return self.metrics or len(rules) > 1 or protocol.kind_of(rules[0]) not in (BUCKET, SPACING)
 
-    def script_of(self, rules: tuple[Rule, ...], can_queue: bool) -> Script:
-        return ledger_script(frozenset(protocol.kind_of(rule) for rule in rules), can_queue)
+    def script_of(self, rules: tuple[Rule, ...], can_queue: bool, leases: bool) -> Script:
+        return ledger_script(frozenset(protocol.kind_of(rule) for rule in rules), can_queue, leases)
 
     def text_of(self, rules: tuple[Rule, ...]) -> bytes:
         """The limits as they are written down beside the ledger, for people."""
@@ -368,6 +370,8 @@ class LimiterRegistry(LedgerTerms):
         """
         now = int(now) or time.time_ns() // TICK
         needed = max(self._harmless(rule, now) for rule in ledger.rules) * MARGIN + 100_000
+        # A client may have been lent its tokens just before the loss, and spend them until its lease is over.
+        needed += max(self.lease_ttl, ledger.lent_ttl) * MARGIN
         if self.max_quarantine is not None and needed > self.max_quarantine:
             return float(self.max_quarantine), float(int(needed))
         return float(int(needed)), 0.0

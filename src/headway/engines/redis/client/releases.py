@@ -91,6 +91,7 @@ class PendingRelease:
                 protocol.RECONFIGURE,
                 protocol.CLOCK,
                 protocol.SKIPPED,
+                protocol.LEASED,
             ):
                 self._again()
                 return True

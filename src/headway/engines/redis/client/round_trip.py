@@ -9,6 +9,7 @@ anything, and `resolve` deals with the refusal:
     CLOCK        its clock was set                       the same, unless our command was only late
     RECONFIGURE  kept under an older version of a limit  bring it under the new one, unless another process was faster
     EDGES        a period of the calendar has begun      send the edges of this one
+    LEASED       clients hold tokens of it               send it by the script that knows of leases
 
 `resolve` is a flow: a generator that yields what is to be sent and is given the replies. A batcher runs it
 (`batching.py`), for threads and for tasks.
@@ -216,6 +217,8 @@ class RoundTrip(Reply):
                 raise EngineUnavailable(registry.engine.address, "an answer was overtaken; ask again")
             elif self.status == protocol.EDGES:
                 registry.server_time(self.now, self.received)
+            elif self.status == protocol.LEASED:
+                ledger.lend(self.lives)
             elif self.status == protocol.RECONFIGURE:
                 older_limit_found(ledger, (yield command(b"HGET", ledger.keys[0], b"l")))
                 yield from reconfigure(ledger)

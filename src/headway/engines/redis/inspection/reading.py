@@ -10,17 +10,19 @@ from struct import unpack_from
 from typing import Any
 from urllib.parse import unquote
 
-from headway.engines.ledger_view import Address, LedgerView, Meta
-from headway.engines.redis.script.codec import Stored, decode, unnoted
+from headway.engines.ledger_view import Address, Holding, LedgerView, Loan, Meta
+from headway.engines.redis.script.codec import EPOCH, Stored, decode, rule_in, unnoted
 from headway.engines.redis.script.protocol import META
+from headway.printable import printable
 
-FORMAT = 1
+FORMATS = (1, 2)
+"""2: clients hold tokens."""
 
 
 def read_meta(data: bytes) -> Meta | None:
     """None where another version of headway wrote it."""
     form, seq, last, quarantined, paused, expires, waiting, _, governed, born, epoch = META.unpack_from(data)
-    if form != FORMAT:
+    if form not in FORMATS:
         return None
     numbers = (seq, last, quarantined, paused, expires, waiting, governed, born)
     seq, last, quarantined, paused, expires, waiting, governed, born = map(int, numbers)
@@ -52,8 +54,8 @@ def read_ledger_view(address: Address, dumped: list[Any], limit: bytes | None) -
         return None
     text = own_part((limit or b"?").decode(errors="replace"), address.metric)
     now = max(int(unpack_from("<d", time)[0]), meta.last)
-    view = LedgerView(address, text, meta, now, [], [])
-    for value, cooling, out, abandoned in zip(*(iter(parts),) * 4, strict=True):
+    view = LedgerView(address, text, meta, now, [], [], [])
+    for number, (value, cooling, out, abandoned, book) in enumerate(zip(*(iter(parts),) * 5, strict=True), 1):
         if value is None:
             continue
         stored = Stored(value, cooling, out)
@@ -62,7 +64,22 @@ def read_ledger_view(address: Address, dumped: list[Any], limit: bytes | None) -
             ledger = decode(stored)
             view.ledgers.append(ledger)
             view.lapses.append(int(abandoned or 0) + unnoted(stored, ledger, now))
+            view.loans.append(read_book(book, meta.epoch, number, rule_in(stored).capacity))
     return view if view.ledgers or address.metric is None else None
+
+
+def read_book(book: bytes | None, epoch: bytes, rule: int, capacity: int) -> Loan:
+    """What clients hold; the layout is that of `save` in `script/lua/lease.lua`."""
+    if book is None or not book.startswith(epoch):
+        return Loan(rule, of=capacity)
+    numbers = unpack_from("<13d", book, EPOCH)
+    return Loan(rule, int(numbers[4]), int(numbers[5]), capacity, int(numbers[11]))
+
+
+def read_lease(client: bytes, rule: int, lease: bytes) -> Holding:
+    """One client's lease, as `pack_lease` in `script/lua/lease.lua` writes it."""
+    _, _, held, wants, _, _, ends = unpack_from("<7d", lease)
+    return Holding(printable(client.decode(errors="replace")), rule, int(held), int(wants), int(ends))
 
 
 def own_part(text: str, metric: str | None) -> str:

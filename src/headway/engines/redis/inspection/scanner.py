@@ -15,10 +15,10 @@ from pathlib import Path
 from struct import unpack_from
 from typing import Any
 
-from headway.engines.ledger_view import Address, LedgerClients, LedgerView, matches, order
+from headway.engines.ledger_view import Address, Holding, LedgerClients, LedgerView, matches, order
 from headway.engines.redis import Engine, open_uri
 from headway.engines.redis.client.registry import escape
-from headway.engines.redis.inspection.reading import read_key, read_ledger_view
+from headway.engines.redis.inspection.reading import read_key, read_lease, read_ledger_view
 from headway.engines.redis.net.connections import CONNECTION_ERRORS
 from headway.engines.redis.script.protocol import command
 from headway.engines.redis.script.scripts import part, plain_script
@@ -30,6 +30,8 @@ RULES = 8
 """Rules of one limiter that are searched for."""
 STEPS, STEP = 50, 1000
 """How often SCAN is called in one search, and for how many keys."""
+HOLDERS = 50
+"""Clients with tokens that are told of one by one, of each rule."""
 QUEUE = 100
 """Waiters whose processes are counted."""
 CHUNK = 50
@@ -179,7 +181,23 @@ class LedgerScanner:
             },
             ttl_ms=ttl_ms,
             stored_in=text_of(root),
+            holders=self._holders(pool, view),
         )
+
+    def _holders(self, pool: Any, view: LedgerView) -> list[Holding]:
+        """The clients that hold tokens: of each rule those whose leases end first."""
+        found: list[Holding] = []
+        for loan in view.loans:
+            if not loan.clients:
+                continue
+            beside = (b":l%d" % loan.rule, b":e%d" % loan.rule)
+            leases, queue = (view.address.place + part for part in beside)
+            (names,) = self.ask(pool, command(b"ZRANGE", queue, b"0", b"%d" % (HOLDERS - 1)))
+            if names:
+                (kept,) = self.ask(pool, command(b"HMGET", leases, *(b"c" + name for name in names)))
+                pairs = zip(names, kept, strict=True)
+                found += [read_lease(name, loan.rule, lease) for name, lease in pairs if lease is not None]
+        return found
 
     # -- reading -----------------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ TICK = 1000
 NEVER = float(1 << 52)
 """Longer than any wait: where there is no deadline."""
 
-OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION, SKIPPED = range(10)
-ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO = range(1, 12)
+OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION, SKIPPED, LEASED = range(11)
+ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK, PAUSE, RESET, QUARANTINE, TRUST, ECHO, SYNC = range(1, 13)
 NOW, WAIT, RESERVE = range(3)
 """Modes of ACQUIRE. In a pause of the whole limiter a key's ledger promises a time only to RESERVE."""
 HELD = 4

@@ -10,6 +10,9 @@ end
 function bucket.open(ledger, state, from)
   if state then
     ledger.tat, ledger.part, ledger.latest, ledger.tally = unpack_from('<dddd', state, from)
+    if #state >= from + 39 then
+      ledger.lent = unpack_from('<d', state, from + 32)
+    end
   else
     ledger.tat, ledger.part, ledger.latest, ledger.tally = LONG_AGO, 0, LONG_AGO, 0
   end
@@ -17,6 +20,7 @@ end
 
 function bucket.state(ledger)
   return pack('<dddd', ledger.tat, ledger.part, ledger.latest, ledger.tally)
+    .. (ledger.lent and pack('<d', ledger.lent) or '')
 end
 
 function bucket.wait(ledger, now, cost)
@@ -143,8 +147,9 @@ function bucket.more()
 
   -- How many slots lie ahead of what the bucket holds.
   function bucket.reserved(ledger, now)
-    local ahead = ledger.tat - ledger.rule.room - now
-    return ahead > 0 and math.ceil(ahead / (ledger.rule.whole + ledger.rule.part / ledger.rule.parts)) or 0
+    local rule = ledger.rule
+    local ahead = ledger.tat - rule.room - now
+    return ahead > 0 and rule.capacity > 0 and math.ceil(ahead / (rule.whole + rule.part / rule.parts)) or 0
   end
 
   function bucket.shift(ledger, now, by)

@@ -16,6 +16,9 @@ for index = from, #ARGV do
     local patient, firm = patience > 0, patience == 2
     command.held = command[3] >= HELD
     local last = command[2] + command[5] - 1
+    if lending then
+      lending.note_direct(command, 5, command[5] - done)
+    end
     serve_again()
     for ticket = command[2] + done, last do
       local slot, holding, ready, never, least = weigh(own, command, 5, blocked, firm)
@@ -25,7 +28,7 @@ for index = from, #ARGV do
         take(own, command, 5, slot, said)
       elseif never then
         said[#said + 1] = 3
-      elseif patient and not slot and can_queue and least - now <= longest then
+      elseif patient and not slot and can_queue and not firm and least - now <= longest then
         -- All requests for the same stand behind the first of them.
         local deadline = longest < FOREVER and now + longest or FOREVER
         stand(ticket, last - ticket + 1, deadline, command, 5, ready, holding)
@@ -80,6 +83,10 @@ for index = from, #ARGV do
     for i = 2, #command do
       said[#said + 1] = command[i]
     end
+  elseif what == SYNC and lending then
+    lending.answer(ARGV[index])
+    snapshot(lending.ones, 0, said)
+    released = true
   elseif what == RENEW then
     -- rule, cost, mark
     local ledger = own[command[2]]
@@ -120,7 +127,9 @@ for index = from, #ARGV do
         call('DEL', runs.key)
       end
       call('HDEL', own[i].key, 'a' .. i)
-      if own[i].kind.anew then
+      if own[i].away and own[i].away > 0 then
+        own[i].kind.forget(own[i], now, own[i].away) -- what lies here is as new, what is lent stays lent
+      elseif own[i].kind.anew then
         own[i].kind.anew(own[i], now)
       else
         own[i].kind.open(own[i], nil)
@@ -140,3 +149,6 @@ for index = from, #ARGV do
 end
 serve_again()
 close_queue()
+if lending then
+  lending.close()
+end

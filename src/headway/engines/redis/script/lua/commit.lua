@@ -4,7 +4,7 @@ seq = seq + 1
 local reset = base - now
 local values = {}
 for _, ledger in pairs(opened) do
-  local left = math.max(ledger.kind.reset_after(ledger, now), ledger.paused - now)
+  local left = math.max(ledger.kind.reset_after(ledger, now), ledger.paused - now, ledger.lent_for or 0)
   if left > reset then
     reset = left
   end
@@ -22,6 +22,9 @@ for _, ledger in pairs(opened) do
     call('PEXPIRE', ledger.key, math.ceil((left + GRACE) / 1000) + 1)
     if ledger.lists then
       keep_lists(ledger, left + GRACE, true)
+    end
+    if ledger.book then
+      lending.keep(ledger, left + GRACE, true)
     end
   end
 end
@@ -45,7 +48,7 @@ end
 local held = quarantined > now and quarantined - now or born > now and now - born or 0
 local answer = pack('<dddddddd', OK, now, seq, expires - now, held, held_up, shift, waiting)
   .. epoch .. pack_numbers(said)
-local meta = pack('<dddddddddd', FORMAT, seq, now, quarantined, paused, expires, waiting, shift, governed, born)
+local meta = pack('<dddddddddd', format, seq, now, quarantined, paused, expires, waiting, shift, governed, born)
   .. epoch .. served_by
 if can_queue then
   values[#values + 1] = 'p' .. string.sub(stream, 1, 12)
@@ -63,6 +66,9 @@ end
 for _, ledger in pairs(opened) do
   if ledger.key == root and ledger.lists then
     keep_lists(ledger, expires - now, renewed)
+  end
+  if ledger.key == root and ledger.book then
+    lending.keep(ledger, expires - now, renewed)
   end
 end
 

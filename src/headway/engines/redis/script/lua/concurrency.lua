@@ -18,6 +18,9 @@ function concurrency.open(ledger, state, from)
   if state then
     ledger.lease = unpack_from('<d', state, from)
     ledger.out = open_runs(key, unpack_from('<ddddd', state, from + 8))
+    if #state >= from + 55 then
+      ledger.lent = unpack_from('<d', state, from + 48)
+    end
   else
     ledger.lease = ledger.rule.lease
     ledger.out = new_runs(key)
@@ -26,7 +29,7 @@ function concurrency.open(ledger, state, from)
 end
 
 function concurrency.state(ledger)
-  return pack('<d', ledger.lease) .. runs_state(ledger.out)
+  return pack('<d', ledger.lease) .. runs_state(ledger.out) .. (ledger.lent and pack('<d', ledger.lent) or '')
 end
 
 function concurrency.advance(ledger, now)

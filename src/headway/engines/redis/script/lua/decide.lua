@@ -28,17 +28,21 @@ local function weigh(mine, costs, offset, blocked, firm)
     if cost > 0 then
       local ledger = mine[i]
       local kind = ledger.kind
-      local wait = kind.wait(ledger, now, cost)
+      local wait, latest_wait = kind.wait(ledger, now, cost), kind.latest_wait or kind.wait
       local held = ledger.paused > now
       local promise = needed == 1 and kind.reserves and (firm or #KEYS == 1 and halted <= now)
         and (not kind.exact or kind.exact(ledger, now, cost))
-      if cost > ledger.rule.capacity then
+      if ledger.away and ledger.away > 0 and wait > 0 then
+        -- Tokens are with clients, and may come back at any time: nothing is promised, and it is asked again.
+        wait, promise, latest_wait = math.min(wait, ledger.poll or lease / 3), false, nil
+      end
+      if cost > (ledger.capacity or ledger.rule.capacity) then
         never = true
       elseif blocked and blocked[ledger.id] then
         holding = holding or {}
         holding[ledger.id] = true
-        local latest_wait = (kind.latest_wait or kind.wait)(ledger, now, cost)
-        ready = math.max(ready, latest_wait > 0 and now + latest_wait or blocked[ledger.id])
+        local latest = latest_wait and latest_wait(ledger, now, cost) or wait
+        ready = math.max(ready, latest > 0 and now + latest or blocked[ledger.id])
         least = math.max(least, now + wait)
       elseif promise then
         if kind.slot and kind.slot(ledger, now, cost) < 0 then
@@ -51,7 +55,7 @@ local function weigh(mine, costs, offset, blocked, firm)
       elseif wait > 0 or base > now or held then
         holding = holding or {}
         holding[ledger.id] = true
-        ready = math.max(ready, now + (kind.latest_wait or kind.wait)(ledger, now, cost))
+        ready = math.max(ready, now + (latest_wait and latest_wait(ledger, now, cost) or wait))
         least = math.max(least, now + wait)
       end
       if held then
@@ -84,6 +88,9 @@ local function snapshot(costs, offset, into)
     local kind = ledger.kind
     local wait = cost > 0 and kind.wait(ledger, now, cost) or 0
     local exact = cost == 0 or not kind.exact or kind.exact(ledger, now, cost)
+    if ledger.away and ledger.away > 0 and wait > 0 then
+      wait, exact = math.min(wait, ledger.poll or lease / 3), false
+    end
     local base = math.max(base, ledger.paused)
     local remaining = (base > now or waiting > 0) and 0 or kind.remaining(ledger, now)
     if cost > 0 and waiting > 0 then

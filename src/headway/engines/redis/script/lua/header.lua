@@ -3,8 +3,9 @@
 -- KEYS[1]  the root: a hash with the meta data, the last reply to each stream, and (where the limiter has no metrics)
 --          the ledgers: s<i>, and a<i>, how many of its permits were abandoned; KEYS[2..]: one hash per metric's
 --          ledger. All share the root's hash tag, as do the keys beside them: <key>:c<i> and :o<i> (lists: runs of a
---          window), and the queue's <root>:q, :w, :h, :b and :g (queue.lua). p<process> in the root: when the process
---          sent its last command, and its lease. l is the limits as text, n its shape (open_ledgers.lua).
+--          window), <key>:l<i> and :e<i> (leases: lease.lua), and the queue's <root>:q, :w, :h, :b and :g (queue.lua).
+--          p<process> in the root: when the process sent its last command, and its lease. l is the limits as text, n
+--          its shape (open_ledgers.lua), b how many of the metrics' ledgers lend (lease.lua).
 -- ARGV[1]  numbers: time (0: the server's), earliest and latest time expected, number of this command in its stream
 --          (below 0: only if the one before it was applied),
 --          least sequence number expected, lease, generation of the limits, number of rules, sharded channels or not
@@ -22,9 +23,11 @@
 -- characters), then what each command has to say. With any status but OK nothing has changed.
 
 local OK, STALE, LOST, MOVED, CLOCK, MISMATCH, RECONFIGURE, EDGES, VERSION, SKIPPED = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+local LEASED = 10
 local ACQUIRE, RELEASE, WITHDRAW, POLL, RENEW, PEEK = 1, 2, 3, 4, 5, 6
-local PAUSE, RESET, QUARANTINE, TRUST, ECHO = 7, 8, 9, 10, 11
-local FORMAT, GRACE, RECORD, HELD = 1, 60000000, 72, 4
+local PAUSE, RESET, QUARANTINE, TRUST, ECHO, SYNC = 7, 8, 9, 10, 11, 12
+-- The format of what is stored: 1, or 2 while clients hold tokens of one of the ledgers (lease.lua).
+local FORMAT, LENDING, GRACE, RECORD, HELD = 1, 2, 60000000, 72, 4
 
 local root, stream, epoch_seen, ident = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
 local at, lo, hi, number, seq_seen, lease, generation, count, sharded = unpack_from('<ddddddddd', ARGV[1])
@@ -69,15 +72,6 @@ local function keep_lists(ledger, ticks, all)
       call('PEXPIRE', runs.key, math.ceil(ticks / 1000) + 1)
     end
   end
-end
-
-local function pack_numbers(numbers)
-  local packed = ''
-  for from = 1, #numbers, 100 do
-    local to = math.min(from + 99, #numbers)
-    packed = packed .. pack('<' .. string.rep('d', to - from + 1), unpack(numbers, from, to))
-  end
-  return packed
 end
 
 local seq, last, quarantined, paused, expires, waiting, shift, governed, born = 0, 0, 0, 0, 0, 0, 0, generation, 0

@@ -7,8 +7,9 @@ local function numbers_in(packed, count, from)
   return numbers
 end
 
+-- Of a command that is longer (SYNC) the front.
 local function commands(index)
-  return numbers_in(ARGV[index], #ARGV[index] / 8, 1)
+  return numbers_in(ARGV[index], math.min(floor(#ARGV[index] / 8), 500), 1)
 end
 
 local first = commands(from)
@@ -24,7 +25,16 @@ local function refuse(status, detail)
   return pack('<dddddddd', status, now, seq, detail or 0, 0, 0, 0, 0) .. epoch
 end
 
-if format ~= FORMAT then
+if format == LENDING and not can_lend then
+  -- For how long clients may hold tokens: a quarantine has to be longer.
+  local longest = 0
+  for i = 1, count do
+    local _, key = unpack_from('<dd', ARGV[5], (i - 1) * RECORD + 1)
+    local book = call('HGET', KEYS[key] .. ':l' .. i, 'b')
+    longest = math.max(longest, book and unpack_from('<d', book, 25) or 0)
+  end
+  return refuse(LEASED, longest)
+elseif format ~= FORMAT and format ~= LENDING then
   return refuse(VERSION, format)
 end
 
@@ -44,19 +54,22 @@ if first[1] == QUARANTINE then
         call('HDEL', root, field)
       end
       if what == 's' then
-        call('DEL', root .. ':c' .. string.sub(field, 2))
-        call('DEL', root .. ':o' .. string.sub(field, 2))
+        for _, part in ipairs({':c', ':o', ':l', ':e'}) do
+          call('DEL', root .. part .. string.sub(field, 2))
+        end
       end
     end
     for i = 2, #KEYS do
       call('DEL', KEYS[i])
       for j = 1, count do
-        call('DEL', KEYS[i] .. ':c' .. j)
-        call('DEL', KEYS[i] .. ':o' .. j)
+        for _, part in ipairs({':c', ':o', ':l', ':e'}) do
+          call('DEL', KEYS[i] .. part .. j)
+        end
       end
     end
     call('DEL', root .. ':q', root .. ':w', root .. ':h', root .. ':b', root .. ':g')
-    stored, only = {}, nil
+    call('HDEL', root, 'b')
+    stored, only, format = {}, nil, FORMAT
     epoch, served_by = stream .. pack('<d', number), ident
     seq, last, paused, expires, waiting, shift, governed = 0, 0, 0, 0, 0, 0, generation
     -- Cut short, it is trusted before all is harmless: until then every reply says so.
@@ -114,8 +127,9 @@ local function open(i, key, value, others)
       else
         record, state = mine, nil
         call('HDEL', key, 'a' .. i)
-        call('DEL', key .. ':c' .. i)
-        call('DEL', key .. ':o' .. i)
+        for _, part in ipairs({':c', ':o', ':l', ':e'}) do
+          call('DEL', key .. part .. i)
+        end
       end
     end
   end
@@ -148,12 +162,15 @@ local function open(i, key, value, others)
   local ledger = {
     id = key .. ':' .. i, key = key, index = i, record = record, kind = kinds[kind],
     rule = kinds[kind].rule(capacity, a, b, c, d, e, f), foreign = foreign,
-    other = not same, paused = held_until,
+    other = not same, paused = held_until, known = state ~= nil,
   }
   if ledger.rule.lease then
     ledger.rule.lease = math.max(ledger.rule.lease, lease) -- a holder renews by its own lease, whichever rule governs
   end
   ledger.kind.open(ledger, state, from)
+  if ledger.kind.shrink then
+    ledger.kind.shrink(ledger)
+  end
   if ledger.kind.knows and not ledger.kind.knows(ledger, now) then
     trouble = EDGES
   end
@@ -182,7 +199,10 @@ end
 
 local own = {}
 if only then
-  only.id, only.paused = root .. ':1', 0
+  only.id, only.paused, only.known = root .. ':1', 0, true
+  if only.kind.shrink then
+    only.kind.shrink(only)
+  end
   own[1], opened[only.id] = only, only
 end
 for i = only and 2 or 1, count do

@@ -26,3 +26,12 @@ local function ceil_to(a, grid)
   local q, r = divide(a, grid)
   return (r > 0 and q + 1 or q) * grid
 end
+
+local function pack_numbers(numbers)
+  local packed = ''
+  for from = 1, #numbers, 100 do
+    local to = math.min(from + 99, #numbers)
+    packed = packed .. pack('<' .. string.rep('d', to - from + 1), unpack(numbers, from, to))
+  end
+  return packed
+end

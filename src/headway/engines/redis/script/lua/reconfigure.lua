@@ -37,6 +37,8 @@ for i = 5, #ARGV, 5 do
     call('PEXPIRE', key, ms)
     write(key .. ':c' .. rule, ARGV[i + 2])
     write(key .. ':o' .. rule, ARGV[i + 3])
+    call('PEXPIRE', key .. ':l' .. rule, ms)
+    call('PEXPIRE', key .. ':e' .. rule, ms)
     if ARGV[i + 4] ~= '0' then
       call('HINCRBY', key, 'a' .. rule, ARGV[i + 4])
     end

@@ -22,6 +22,11 @@ function window.open(ledger, state, from)
     ledger.out = open_runs(out, unpack_from('<ddddd', state, from + 56))
     if #state >= from + 111 then
       ledger.enterable, ledger.lost = unpack_from('<dd', state, from + 96)
+      if #state >= from + 127 then
+        local unordered
+        ledger.lent, unordered = unpack_from('<dd', state, from + 112)
+        ledger.unordered = unordered == 1
+      end
     end
   else
     ledger.cooling, ledger.out = new_runs(cooling), new_runs(out)
@@ -32,6 +37,8 @@ end
 function window.state(ledger)
   return pack('<dd', ledger.free, ledger.tally) .. runs_state(ledger.cooling) .. runs_state(ledger.out)
     .. pack('<dd', ledger.enterable, ledger.lost)
+    -- Where tokens were ever lent: how many are, and whether permits may cool before those that were recorded earlier.
+    .. (ledger.lent and pack('<dd', ledger.lent, ledger.unordered and 1 or 0) or '')
 end
 
 local function on_grid(at, grid)
@@ -42,7 +49,7 @@ local function cool(ledger, at, count)
   local cooling, rule = ledger.cooling, ledger.rule
   if cooling.size == 0 or last_run(cooling) < at then
     return add_run(cooling, on_grid(at, rule.grid), count)
-  elseif rule.bracketed and last_run(cooling) - rule.grid >= at then
+  elseif (rule.bracketed or ledger.unordered) and last_run(cooling) - rule.grid >= at then
     return insert_run(cooling, on_grid(at, rule.grid), count)
   end
   return add_run(cooling, at, count)

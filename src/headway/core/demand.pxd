@@ -1,0 +1,14 @@
+cimport cython
+from headway.core.sliding_count cimport SlidingCount
+
+
+cdef long long _LONG_AGO
+
+
+@cython.final
+cdef class Demand:
+    cdef readonly long long first, last, span
+    cdef readonly SlidingCount recent, steady
+
+    cpdef note(self, long long now, long long cost)
+    cpdef expected(self, long long now)

@@ -1,0 +1,3 @@
+-- For ledgers of which no client holds tokens.
+
+local lending = nil
