@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from headway.core.ledger import LONG_AGO
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import check_health, notice_abandoned, notice_drop
 from headway.engines.memory.store import ATOMIC
-from headway.errors import InvalidUse, PermitFinished
+from headway.errors import InvalidUse, PermitExpired, PermitFinished
 from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
 from headway.limiter.request_input import settled_cost
@@ -104,7 +105,17 @@ class Permit:
     @property
     def expires_in(self) -> float:
         """Seconds until it must have been spent: `inf`, unless it comes from a shared engine."""
-        return float("inf")
+        stop = self._stop()
+        return float("inf") if stop is None else max(0, stop - self._store.clock.now()) / 1e9
+
+    def _stop(self) -> int | None:
+        """When the lease of its tokens is over, where they are borrowed and it has not ended."""
+        if self._end or not self._store.leased:
+            return None
+        ledgers = [self._ledger] if self._claims is None else [claim[1] for claim in self._claims]
+        return min(
+            [stop for ledger in ledgers if (stop := getattr(ledger, "stop", None)) is not None], default=None
+        )
 
     @property
     def status(self) -> Status:
@@ -133,6 +144,10 @@ class Permit:
 
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
+        stop = self._stop()
+        if stop is not None and (late := self._store.clock.now() - stop) >= 0:
+            self.cancel()
+            raise PermitExpired(late / 1e9 if stop > LONG_AGO else None)
 
     # That it returns nothing of use lets type checkers refuse `await` themselves.
     def __await__(self) -> None:
