@@ -94,12 +94,13 @@ def storm(url, seconds, seed, *, workers=4, calm=6.0):
     with contextlib.ExitStack() as stack:
         stack.callback(Path(record).unlink)
         crew = stack.enter_context(Crew())
+        url += "?lease=0.5"  # how long a permit may be unspent, which the engine adds to a transit
         alive = [crew.start(url, script) for _ in range(workers)]
         for worker in alive:
             worker.hear()
         _rage(alive, partial(crew.start, url, script), seconds, random.Random(seed), outcome)
         # The tokens of those that were killed last come back after a TTL, a transit and a window.
-        time.sleep(TTL + 1.5)
+        time.sleep(TTL + 2)
         since = time.monotonic()
         time.sleep(calm)
         for worker in alive:

@@ -201,6 +201,8 @@ from headway.limiter.prefetch_options import Prefetch
 limiter = make({limit!r}, prefetch=Prefetch(ttl={ttl}))
 limiter.acquire(cost=20).cancel()
 """
+LEASE = "?lease=0.5"
+"""What vanished under a remote window comes back after a transit, to which the engine adds its lease of a permit."""
 REMOTE_LIMIT = Window(20, per=0.5, remote=Remote(resolution=0, max_transit=0.2))
 
 
@@ -229,8 +231,8 @@ def test_a_process_that_was_stopped_past_its_lease_spends_nothing_of_it(crew, va
         HOLDER.format(limit=Window(20, per=0.5), ttl=TTL)
         + """
 bare = limiter.acquire()
-say("holds")
 gone = time.monotonic()
+say("holds")
 while True:
     now = time.monotonic()
     if now - gone > 1.0:
@@ -243,8 +245,6 @@ try:
 except PermitExpired:
     late = "expired"
 say("granted" if permit else "denied", late)
-limiter.acquire(timeout=30)
-say("recovered")
 """,
     )
     assert worker.hear() == "holds"
@@ -252,7 +252,6 @@ say("recovered")
     time.sleep(TTL + 1.5)
     worker.cont()
     assert worker.hear() == "denied expired"
-    assert worker.hear() == "recovered"
 
 
 def test_stopped_and_continued_processes_are_never_above_the_limit_at_use(crew, valkey):
@@ -269,7 +268,7 @@ while True:
     except (EngineUnavailable, RateLimited, PermitExpired):
         time.sleep(0.005)
 """
-    workers = [crew.start(valkey.url, script) for _ in range(3)]
+    workers = [crew.start(valkey.url + LEASE, script) for _ in range(3)]
     for worker in workers:
         worker.hear()
     for worker in workers:
@@ -305,10 +304,10 @@ time.sleep(60)
     try:
         for record, prefetch in zip(records, (f"Prefetch(ttl={TTL})", False), strict=True):
             worker = crew.start(
-                valkey.url, script.format(limit=REMOTE_LIMIT, prefetch=prefetch, record=record)
+                valkey.url + LEASE, script.format(limit=REMOTE_LIMIT, prefetch=prefetch, record=record)
             )
             worker.hear()
-        time.sleep(5)
+        time.sleep(4)
         for worker in crew.workers:
             worker.kill()
         counts = [Path(record).stat().st_size for record in records]
