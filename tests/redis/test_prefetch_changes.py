@@ -263,6 +263,23 @@ def test_a_process_that_ends_hands_back(valkey, name, rest):
     assert Limiter("20/hour", name=name, engine=valkey.url).acquire(cost=20, timeout=SOON)
 
 
+LATE = """
+import atexit
+def late():
+    try:
+        limiter.acquire()
+    except Exception as error:
+        print(type(error).__name__)
+atexit.register(late)
+"""
+
+
+def test_what_is_asked_at_the_end_of_a_process_does_not_wait_for_ever(valkey, name):
+    script = LATE + EXIT.format(name=name, url=valkey.url, rest="")
+    ran = subprocess.run([sys.executable, "-c", script], check=True, timeout=NEVER, capture_output=True)
+    assert ran.stdout.decode().strip() == "LimiterClosed"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_has_a_lease_of_its_own_and_the_parent_goes_on(borrow):

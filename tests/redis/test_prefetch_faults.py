@@ -110,6 +110,21 @@ def test_a_waiter_hears_of_it_when_the_lease_ends(make_server, make):
     server.cont()
 
 
+def test_the_event_of_an_error_may_use_the_limiter_from_another_thread(make_server, make):
+    server, seen = make_server(), []
+
+    def on_event(event):
+        if event.kind == "engine_error":
+            seen.append(Callers(partial(Limiter.try_acquire, limiter)).join())
+
+    limiter = make(server.url, on_event=on_event)
+    fill(limiter, 5)
+    server.kill()
+    wait_until(lambda: seen, "the event", within=SOON)
+    limiter.close()
+    assert seen[0] != []
+
+
 def test_open_passes_everything_when_the_lease_has_ended(make_server, make):
     server = make_server()
     limiter = make(server.url, "5/hour", on_engine_error="open")
