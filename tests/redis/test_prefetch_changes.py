@@ -76,13 +76,17 @@ def test_an_answer_that_left_before_a_pause_does_not_lift_it(make_proxy, valkey,
         limiter.pause(600)
         limiter.pause(0)
         leases = limiter._leases
-        proxy.delay(requests=0.2, answers=0.2)
         for _ in range(3):
-            # A call leaves; a pause overtakes it on another connection or not, and is told here first.
+            assert leases.wait_for_answers(leases.call_all(), NEVER)
+            # The server answers before it hears of the pause, and the answer is here after.
+            proxy.delay(answers=0.6)
             before = leases.call_all()
-            time.sleep(0.1)
+            time.sleep(0.2)
+            proxy.delay()
             limiter.pause(600)
-            assert leases.wait_for_answers(before, NEVER)
+            (place,) = before
+            assert place in leases._under_way
+            wait_until(lambda: leases._answers[place] > before[place], "the answer", every=0.001)  # noqa: B023
             assert limiter.try_acquire().reason == "paused"
             limiter.pause(0)
     finally:
