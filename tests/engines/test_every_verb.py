@@ -21,6 +21,7 @@ EXCEPTIONS = {
     "Permit.finish": "not public (issue 11, 7)",
     "option engine": "every limiter of the suite is given one",
     "option clock": "virtual time is for memory:// only, and tests/limiter is about it",
+    "option prefetch": "memory:// has nothing to borrow from; tests/redis/test_prefetch.py is about every verb of it",
     "option engine_timeout": "every limiter of the suite is given one; tests/redis is about engines that do not answer",
 }
 

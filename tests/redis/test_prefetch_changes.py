@@ -76,13 +76,17 @@ def test_an_answer_that_left_before_a_pause_does_not_lift_it(make_proxy, valkey,
         limiter.pause(600)
         limiter.pause(0)
         leases = limiter._leases
-        proxy.delay(requests=0.2, answers=0.2)
         for _ in range(3):
-            # A call leaves; a pause overtakes it on another connection or not, and is told here first.
+            assert leases.wait_for_answers(leases.call_all(), NEVER)
+            # The server answers before it hears of the pause, and the answer is here after.
+            proxy.delay(answers=0.6)
             before = leases.call_all()
-            time.sleep(0.1)
+            time.sleep(0.2)
+            proxy.delay()
             limiter.pause(600)
-            assert leases.wait_for_answers(before, NEVER)
+            (place,) = before
+            assert place in leases._under_way
+            wait_until(lambda: leases._answers[place] > before[place], "the answer", every=0.001)  # noqa: B023
             assert limiter.try_acquire().reason == "paused"
             limiter.pause(0)
     finally:
@@ -261,6 +265,23 @@ def test_a_process_that_ends_hands_back(valkey, name, rest):
     script = EXIT.format(name=name, url=valkey.url, rest=rest)
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=NEVER)
     assert Limiter("20/hour", name=name, engine=valkey.url).acquire(cost=20, timeout=SOON)
+
+
+LATE = """
+import atexit
+def late():
+    try:
+        limiter.acquire()
+    except Exception as error:
+        print(type(error).__name__)
+atexit.register(late)
+"""
+
+
+def test_what_is_asked_at_the_end_of_a_process_does_not_wait_for_ever(valkey, name):
+    script = LATE + EXIT.format(name=name, url=valkey.url, rest="")
+    ran = subprocess.run([sys.executable, "-c", script], check=True, timeout=NEVER, capture_output=True)
+    assert ran.stdout.decode().strip() == "LimiterClosed"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

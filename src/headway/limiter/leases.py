@@ -134,6 +134,9 @@ class Leases:
 
     def wake(self, ledger: BorrowedLedger) -> None:
         """A request found that this ledger has something to call for. Never blocks for long, never fails."""
+        if self._closed:
+            ledger.away = LimiterClosed(self.shared.name)
+            return
         self._due.append(ledger)
         self._ring()
 
@@ -290,10 +293,14 @@ class Leases:
             synced = await self.shared.ledgers.send_async(command, asyncio.get_running_loop())
         except HeadwayError as error:
             self._store.change(partial(self._failed, place, asks, error))
+            # Not under the lock: a function of the user's is called.
+            if not isinstance(error, LimiterClosed):
+                self.shared._notify("engine_error", place.key, 0.0)
         except Exception as error:
             log.exception("limiter %r: a call for tokens failed", self.shared.name)
             away = EngineUnavailable(self.shared.address, str(error))
             self._store.change(partial(self._failed, place, asks, away))
+            self.shared._notify("engine_error", place.key, 0.0)
         else:
             self._store.change(partial(self._heard, place, asks, synced))
         with self._answered:
@@ -332,8 +339,6 @@ class Leases:
         for index, ledger, _ in asks:
             ledger.away = error
             self._store.freed.append((index, place.key))
-        if not isinstance(error, LimiterClosed):
-            self.shared._notify("engine_error", place.key, 0.0)
         self._replan(place, now)
 
     def _replan(self, place: Place, now: int) -> None:

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from headway.core.borrowed import BorrowedLedger
-from headway.core.ledger import FOREVER, LONG_AGO
+from headway.core.ledger import LONG_AGO
 from headway.core.wait_queue import Ticket
 from headway.diagnostics import check_health, notice_abandoned, notice_drop
 from headway.engines.memory.store import ATOMIC
@@ -106,14 +105,17 @@ class Permit:
     @property
     def expires_in(self) -> float:
         """Seconds until it must have been spent: `inf`, unless it comes from a shared engine or a lease of one."""
-        store: Any = self._store
-        end = self._lease_end() if store is not None and store.leased else FOREVER
-        return float("inf") if end == FOREVER else max(0, end - store.clock.now()) / 1e9
+        stop = self._stop()
+        return float("inf") if stop is None else max(0, stop - self._store.clock.now()) / 1e9
 
-    def _lease_end(self) -> int:
-        """The last moment to spend it, where it was decided with borrowed tokens."""
+    def _stop(self) -> int | None:
+        """When the lease of its tokens is over, where they are borrowed and it has not ended."""
+        if self._end or not self._store.leased:
+            return None
         ledgers = [self._ledger] if self._claims is None else [claim[1] for claim in self._claims]
-        return min([ledger.stop for ledger in ledgers if isinstance(ledger, BorrowedLedger)], default=FOREVER)
+        return min(
+            [stop for ledger in ledgers if (stop := getattr(ledger, "stop", None)) is not None], default=None
+        )
 
     @property
     def status(self) -> Status:
@@ -142,9 +144,10 @@ class Permit:
 
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
-        if self.expires_in == 0.0:
-            end = self._lease_end()
-            raise PermitExpired(None if end == LONG_AGO else (self._store.clock.now() - end) / 1e9)
+        stop = self._stop()
+        if stop is not None and (late := self._store.clock.now() - stop) >= 0:
+            self.cancel()
+            raise PermitExpired(late / 1e9 if stop > LONG_AGO else None)
 
     # That it returns nothing of use lets type checkers refuse `await` themselves.
     def __await__(self) -> None:
