@@ -336,7 +336,7 @@ time.sleep(60)
 @pytest.mark.slow
 def test_a_short_storm(make_server):
     """For a long one: python -m tests.redis.lease_storm --seconds 60."""
-    outcome = storm(make_server().url, 3, seed=2, workers=3, calm=2)
+    outcome = storm(make_server().url, 2.5, seed=2, workers=3, calm=1.5)
     assert all(above <= 0 for above in outcome.above.values()), str(outcome)
     assert all(tail > 0.3 for tail in outcome.tail.values()), str(outcome)
     assert outcome.stops
