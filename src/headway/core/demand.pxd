@@ -7,8 +7,8 @@ cdef long long _LONG_AGO
 
 @cython.final
 cdef class Demand:
-    cdef readonly long long first, last, span
-    cdef readonly SlidingCount recent, steady
+    cdef public long long first, last, span
+    cdef public SlidingCount recent, steady
 
     cpdef note(self, long long now, long long cost)
     cpdef expected(self, long long now)
