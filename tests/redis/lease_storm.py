@@ -109,12 +109,11 @@ def storm(url, seconds, seed, *, workers=4, calm=6.0):
         for worker in crew.workers:
             worker.close()
         data = Path(record).read_bytes()
-    for kind, limit in enumerate(LIMITS):
+    for number, (kind, limit) in enumerate(LIMITS.items()):
         rows = struct.iter_unpack("<ddd", data)
-        outcome.uses[limit] = sorted(Use(used, asked) for number, used, asked in rows if number == kind)
-    for kind, uses in outcome.uses.items():
+        uses = outcome.uses[kind] = sorted(Use(used, asked) for of, used, asked in rows if of == number)
         rate = {"window": 50, "bucket": 20}[kind]
-        outcome.above[kind] = excess(LIMITS[kind], uses)
+        outcome.above[kind] = excess(limit, uses)
         outcome.most[kind] = most_in_any(1.0, uses)
         outcome.tail[kind] = sum(since <= use < end for use in uses) / (rate * (end - since))
     return outcome

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined, var-annotated"
 """A limiter with `prefetch`: every verb and option, decided with borrowed tokens."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr, var-annotated"
 """A limiter with `prefetch` over time: pauses, resets, other limits, its end, forks, and its thread."""
 
 import asyncio

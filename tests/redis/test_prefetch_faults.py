@@ -9,7 +9,7 @@ from tests.redis.callers import Callers, outcome_of
 from tests.redis.lease_storm import storm
 from tests.redis.workers import Use, most_for_certain, most_in_any
 
-from headway import Denied, EngineUnavailable, Limiter, LimiterClosed, Permit, Remote, Window
+from headway import Denied, EngineUnavailable, Limiter, LimiterClosed, Permit, PermitExpired, Remote, Window
 from headway.limiter.prefetch_options import Prefetch
 from waiting import NEVER, SOON, wait_until
 
@@ -80,8 +80,13 @@ def test_tokens_last_until_the_lease_ends_and_then_the_engine_is_missing(make_se
     fill(limiter, 50)
     getattr(server, accident)()
     assert limiter.try_acquire()
-    assert limiter.acquire(timeout=NEVER)
+    permit = limiter.acquire(timeout=NEVER)
+    assert 0 < permit.expires_in <= TTL
+    permit.check()
     until_it_ends(limiter)
+    with pytest.raises(PermitExpired):
+        permit.check()
+    assert (permit.ended, permit.expires_in) == ("cancel", float("inf"))
 
     def fails():
         got = outcome_of(limiter.try_acquire)
@@ -336,7 +341,7 @@ time.sleep(60)
 @pytest.mark.slow
 def test_a_short_storm(make_server):
     """For a long one: python -m tests.redis.lease_storm --seconds 60."""
-    outcome = storm(make_server().url, 3, seed=2, workers=3, calm=2)
+    outcome = storm(make_server().url, 2.5, seed=2, workers=3, calm=1.5)
     assert all(above <= 0 for above in outcome.above.values()), str(outcome)
     assert all(tail > 0.3 for tail in outcome.tail.values()), str(outcome)
     assert outcome.stops

@@ -7,8 +7,7 @@ cdef long long _LONG_AGO
 
 @cython.final
 cdef class Demand:
-    cdef public long long first
-    cdef readonly long long last, span
+    cdef public long long first, last, span
     cdef public SlidingCount recent, steady
 
     cpdef note(self, long long now, long long cost)
