@@ -309,16 +309,18 @@ class InvalidUse(HeadwayError, TypeError):
 
 
 class NotPromised(HeadwayError, TypeError):
-    """`reserve()` on a limit that cannot promise a time while its permits are out.
+    """`reserve()` on a limit that cannot promise a time: while its permits are out, or beyond the end of a lease.
 
     >>> print(NotPromised("5 concurrent"))
     '5 concurrent' cannot promise a time, so it takes no reservations: use acquire() or hold()
     """
 
-    def __init__(self, limit: Any) -> None:
+    def __init__(self, limit: Any, leased: bool = False) -> None:
         self.limit = limit
+        self.leased = leased
+        where = " beyond the end of a lease (prefetch)" if leased else ""
         hint = "use acquire() or hold()"
-        super().__init__(f"'{limit}' cannot promise a time, so it takes no reservations: {hint}")
+        super().__init__(f"'{limit}' cannot promise a time{where}, so it takes no reservations: {hint}")
 
 
 class UnsupportedAsync(HeadwayError, RuntimeError):

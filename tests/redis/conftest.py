@@ -174,7 +174,7 @@ def borrow(lender, name):
     """borrow(limit, **options): a limiter that decides with borrowed tokens, closed when the test is over."""
     with contextlib.ExitStack() as stack:
 
-        def borrow(limit, *, kind=Limiter, ttl=1.5, **options):
+        def borrow(limit, *, kind=Limiter, ttl=3, **options):
             given = {"name": name, "engine": lender, "prefetch": Prefetch(ttl=ttl), **options}
             limiter = kind(limit, **given)
             stack.callback(limiter.close)

@@ -274,7 +274,7 @@ def test_a_copy_by_pickle_borrows_for_itself(borrow, lender):
     limiter.acquire()
     copy = pickle.loads(pickle.dumps(limiter))
     try:
-        assert copy._options["prefetch"] == Prefetch(ttl=1.5)
+        assert copy._options["prefetch"] == Prefetch(ttl=3)
         assert copy.acquire(timeout=NEVER)
         assert copy._leases.client != limiter._leases.client
         assert repr(copy) == repr(limiter)
@@ -374,7 +374,7 @@ def test_at_least_min_tokens_are_asked_for(borrow):
 
 def test_reserve_and_reset_all_are_refused_clearly(borrow):
     limiter = borrow(Bucket("5/minute", burst=5))
-    with pytest.raises(NotPromised):
+    with pytest.raises(NotPromised, match="beyond the end of a lease"):
         limiter.reserve()
     assert isinstance(outcome_of(limiter.reset_all), InvalidUse)
     assert threads() == []

@@ -25,6 +25,8 @@ Less demand is no reason to call: what it frees is handed back when another clie
 thousandths of a token (`headway.core.demand`); no headroom, since the ledger spreads what is left over. A slot of a
 `Concurrency` is in use for as long as its call takes, and no count of requests says how long that is. So the most that
 were in use are asked for; and twice as many while requests are refused, which finds the right number in a few calls.
+So it is while requests wait: a caller that waits for each permit asks no more often than it is granted one, and its
+count would say for ever that what it gets is what it needs.
 
 **What to hand back.** As many as were recalled: idle ones, then an even sample of those that cool. Those in use stay.
 A call that hands tokens back and is never answered has not lost them: it is repeated, and the ledger hears it once.
@@ -168,7 +170,9 @@ class Holder:
         back: Batch = self.tokens.withdraw(now, self.recall) if self.recall else ()
         want = self.need(now)
         if want or waiting:
-            want = max(want, MILLI * min(self.limit.capacity, max(waiting, self.terms.least)))
+            # Callers that wait for each permit ask for no more than they get: let them get more until none waits.
+            least = max(waiting, 2 * self.held) if waiting else 0
+            want = max(want, MILLI * min(self.limit.capacity, max(least, self.terms.least)))
         if self.want - self.want // 8 <= want <= self.want + self.want // 32:
             want = self.want  # a number that trembles would move tokens to and fro
         return self._new_call(now, want, back)

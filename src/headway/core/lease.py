@@ -245,7 +245,10 @@ class LeaseLedger:
         """Give every client its share anew."""
         self.changes = 0
         leases = list(self.leases.values())
-        direct = max(self.direct_demand.expected(now), self.waiting * MILLI)
+        direct = self.direct_demand.expected(now)
+        if self.waiting:
+            # A caller that waits for each permit asks for no more than it gets: let it get more until none waits.
+            direct = max(direct, MILLI * max(self.waiting, 2 * self.direct_share))
         wants = [lease.want for lease in leases]
         held = [lease.held for lease in leases]
         n = max(0, self.tokens.balance(now) + self.held)

@@ -489,11 +489,20 @@ class Leases:
 
     def close(self) -> None:
         """Hand everything back, and end the thread. Does not wait longer than the engine may take to answer."""
+        before = self.begin_closing()
+        if before is not None:
+            self.end_closing(before)
+
+    def begin_closing(self) -> dict[Place, int] | None:
+        """Have everything handed back; what `end_closing` waits for, or None if that is done already."""
         if self._closed:
-            return
+            return None
         self._closed = True
         self.shared._fallback.close()
-        before = self.call_all()
+        return self.call_all()
+
+    def end_closing(self, before: dict[Place, int]) -> None:
+        """Wait until it is, and for the end of the thread."""
         if before and self._loop is not None:
             self.wait_for_answers(before, self._timeout + 0.1)
         thread = self._thread
@@ -532,9 +541,11 @@ def after_fork() -> None:
 
 
 def close_all() -> None:
-    """At the end of the process: no token waits for the end of its lease."""
-    for leases in list(_all):
-        leases.close()
+    """At the end of the process: no token waits for the end of its lease. All are closed at once."""
+    closing = [(leases, leases.begin_closing()) for leases in list(_all)]
+    for leases, before in closing:
+        if before is not None:
+            leases.end_closing(before)
 
 
 on_fork(after_fork)

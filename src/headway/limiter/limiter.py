@@ -264,7 +264,7 @@ class Limiter(LocalLimiter):
         for keyed, own_key in zip(store.keyed_ledgers, keys, strict=True):
             rule = keyed.rule_for(own_key)
             if not rule.promises:
-                raise NotPromised(rule.limit)
+                raise NotPromised(rule.limit, leased=store.leased)
             if rule.capacity == 0:
                 raise RateLimited(float("inf"), limit=rule.limit, key=keys[0], reason="never")
         ticket = Ticket(keys, costs, owner=self)

@@ -133,7 +133,10 @@ do
   -- only a share that is another is written: there may be thousands.
   function lending.divide(ledger, now)
     local book = ledger.book
-    local direct = math.max(lending.expected(book.demand, now), book.waiting * MILLI)
+    local direct = lending.expected(book.demand, now)
+    if book.waiting > 0 then
+      direct = math.max(direct, MILLI * math.max(book.waiting, 2 * book.direct_share))
+    end
     local stock = ledger.kind.balance(ledger, now)
     local wants, held, turns, before, names, records, m = {}, {}, {}, {}, {}, {}, 0
     local stored = call('HGETALL', book.place)
