@@ -47,7 +47,7 @@ class Permit:
 
 
 class Client:
-    """What a limiter does with one borrowed ledger; see `headway.limiter.leases`."""
+    """What a limiter does with one borrowed ledger; see `headway.limiter.lease_calls`."""
 
     def __init__(self, name, limit):
         self.client, self.calls, self.woken = name, 0, []
