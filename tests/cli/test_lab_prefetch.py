@@ -1,3 +1,4 @@
+# mypy: disable-error-code="arg-type"
 """`headway lab prefetch`: its table says what the library measures, and it says what is wrong with its input."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined"
 """The two sides of a lease, one message at a time."""
 
 import pytest

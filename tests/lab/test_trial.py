@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr, arg-type, var-annotated"
 """A limit and a fleet of one's own: the figures are those of the tables, and both ways get the same requests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="var-annotated"
 """Clients that hold tokens of a shared ledger, driven by hand: the core's `Holder`, sent through the seam."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined, union-attr"
 """Core against Lua: the same random calls of clients that hold tokens, every answer, share and state compared.
 
 The Lua that is played is the one that limiters' scripts are made of (`lease_driver.lua` is only the frame). A trace is

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr, func-returns-value"
 """Clients that hold tokens of a limit that others take single permits of, on one ledger."""
 
 import asyncio

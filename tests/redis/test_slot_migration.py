@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """A slot that is moved to another node, and left half way for a while: calls wait for it, as long as they may."""
 
 import asyncio
