@@ -16,7 +16,9 @@ from headway.printable import printable
 __all__ = [
     "AcquireTimeout",
     "EngineUnavailable",
+    "GateFull",
     "HeadwayError",
+    "IdReused",
     "InvalidArgument",
     "InvalidKey",
     "InvalidLimit",
@@ -226,6 +228,39 @@ class EngineUnavailable(HeadwayError):
         self.cause_text = cause_text
         cause = f": {printable(cause_text)}" if cause_text else ""
         super().__init__(f"engine {printable(engine)} is unavailable{cause}")
+
+
+class GateFull(HeadwayError):
+    """A gate remembers as many events as it may; nothing has changed. `retry_after` is in seconds.
+
+    >>> print(GateFull(1000, 2.5))
+    the gate holds 1000 events already, which is its max_pending: try again in 2.5 s, or give it more room
+    """
+
+    def __init__(self, max_pending: int, retry_after: float) -> None:
+        self.max_pending = max_pending
+        self.retry_after = retry_after
+        super().__init__(
+            f"the gate holds {max_pending} events already, which is its max_pending: "
+            f"try again in {seconds_text(retry_after)}, or give it more room"
+        )
+
+
+class IdReused(HeadwayError, ValueError):
+    """The id of a submission was given to another event before. `event` is that one, `asked` the one of now.
+
+    >>> print(IdReused("42", "pizza", "taco"))
+    id '42' was submitted with event 'pizza' before, not with 'taco': give each submission an id of its own
+    """
+
+    def __init__(self, id: str, event: str, asked: str) -> None:
+        self.id = id
+        self.event = event
+        self.asked = asked
+        super().__init__(
+            f"id {printable(id)!r} was submitted with event {printable(event)!r} before, "
+            f"not with {printable(asked)!r}: give each submission an id of its own"
+        )
 
 
 class InvalidLimit(HeadwayError, ValueError):
