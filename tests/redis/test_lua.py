@@ -24,7 +24,7 @@ from headway.engines.redis.script.scripts import (
 
 FOLDER = Path(headway.engines.redis.script.__file__).parent / "lua"
 FILES = [*sorted(FOLDER.glob("*.lua")), Path(__file__).with_name("driver.lua")]
-ALONE = ("dump", "reconfigure", "reset")
+ALONE = ("dump", "once", "reconfigure", "reset")
 KINDS = (BUCKET, WINDOW, SPACING, FIXED_WINDOW, CONCURRENCY)
 PARSE = "local chunk, problem = loadstring(ARGV[1], '=script') return problem or 'parsed'"
 LONGEST_LINE = 120
