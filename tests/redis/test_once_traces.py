@@ -24,7 +24,7 @@ class ScriptGate:
         rule = self.rule
         front = pack("<5d", now, rule.duration, rule.strict, rule.max_pending, rule.retention)
         head, *said = self.call(front, *words)
-        status, self.now, self.clock, *more = map(int, unpack(f"<{len(head) // 8}d", head))
+        status, self.now, self.clock, _ = map(int, unpack("<4d", head[:32]))
         return status, said
 
     def submit(self, now, event, id, value):
