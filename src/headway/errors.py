@@ -15,7 +15,10 @@ from headway.printable import printable
 
 __all__ = [
     "AcquireTimeout",
+    "ChangesGone",
     "EngineUnavailable",
+    "EventRepeated",
+    "GateClosed",
     "GateFull",
     "HeadwayError",
     "IdReused",
@@ -243,6 +246,56 @@ class GateFull(HeadwayError):
         super().__init__(
             f"the gate holds {max_pending} events already, which is its max_pending: "
             f"try again in {seconds_text(retry_after)}, or give it more room"
+        )
+
+
+class GateClosed(HeadwayError):
+    """The gate was closed here, before the call or while it waited. Other processes may still use it.
+
+    >>> print(GateClosed("orders"))
+    gate 'orders' is closed
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
+        super().__init__("the gate is closed" if name is None else f"gate {name!r} is closed")
+
+
+class EventRepeated(HeadwayError):
+    """A guarded call did not run, as its event was a repeat, or was repeated. `conflict` is the id of the other one,
+    where it is known; `status` is "rejected" or "invalidated".
+
+    >>> print(EventRepeated("order 7", "b2", "rejected", "a1"))
+    event 'order 7' was rejected: it repeats the event with id 'a1'
+    >>> print(EventRepeated("order 7", "a1", "invalidated"))
+    event 'order 7' was invalidated: an equal event came before its duration had passed
+    """
+
+    def __init__(self, event: str, id: str, status: str, conflict: str | None = None) -> None:
+        self.event = event
+        self.id = id
+        self.status = status
+        self.conflict = conflict
+        why = "an equal event came before its duration had passed"
+        if conflict is not None:
+            why = f"it repeats the event with id {printable(conflict)!r}"
+        super().__init__(f"event {printable(event)!r} was {status}: {why}")
+
+
+class ChangesGone(HeadwayError):
+    """Changes after clock `since` are not all kept any more, or the gate began anew; `oldest` is the earliest value
+    after which all are.
+
+    >>> print(ChangesGone(3, 120))
+    the changes after clock 3 are not all kept any more, only those after 120: take a snapshot and go on from its clock
+    """
+
+    def __init__(self, since: int, oldest: int) -> None:
+        self.since = since
+        self.oldest = oldest
+        super().__init__(
+            f"the changes after clock {since} are not all kept any more, only those after {oldest}: "
+            "take a snapshot and go on from its clock"
         )
 
 

@@ -42,7 +42,7 @@ class ScriptGate:
 
     def changes(self, since):
         status, said = self.ask(self.now, "changes", since, 1000)
-        return None if status == 4 else [self._line(line) for line in said]
+        return None if status == 4 else [self._line(line) for line in said[1:]]
 
     def _line(self, line):
         clock, status, time = map(int, unpack("<3d", line[:24]))
@@ -50,9 +50,9 @@ class ScriptGate:
         return Change(clock, EventStatus(status), id, event, value, time)
 
     def snapshot(self, now):
-        _, said = self.ask(now, "snapshot", 0, 1000)
+        _, (lists,) = self.ask(now, "snapshot", 3)
         found = []
-        for packed in said:
+        for packed in (packed for some in lists for packed in some):
             time, due, clock = map(int, unpack("<3d", packed[:24]))
             id, event, value = strings(packed[24:])
             found.append(Pending(id, event, value, time, due, clock))

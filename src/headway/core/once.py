@@ -53,12 +53,17 @@ from collections import deque
 from enum import IntEnum
 from typing import NamedTuple
 
+from headway.core.durations import duration_text
 from headway.core.ledger import LONG_AGO
 from headway.errors import GateFull, IdReused
 
 
 class EventStatus(IntEnum):
-    """What became of an event."""
+    """What became of an event.
+
+    >>> EventStatus.PUBLISHED.name
+    'PUBLISHED'
+    """
 
     REJECTED = 0
     SUBMITTED = 1
@@ -130,12 +135,15 @@ class Seen(NamedTuple):
 
 
 class OnceRule(NamedTuple):
-    """What a gate keeps; all gates of one name have the same."""
+    """What a gate keeps. All gates of one name have the same duration and mode."""
 
     duration: int
     strict: bool
     max_pending: int
     retention: int
+
+    def __str__(self) -> str:
+        return f"{'strict' if self.strict else 'only'} {duration_text(self.duration)}"
 
 
 class OnceGate:

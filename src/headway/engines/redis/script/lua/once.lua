@@ -8,13 +8,18 @@
 -- ARGV[1]  numbers: time (0: the server's), duration, strict or not, max_pending, retention
 -- ARGV[2]  what to do: one of the functions at the end; ARGV[3..]: its arguments
 --
--- The answer: a status, the time, the clock and when the gate began, then what the function says. With any status but
--- OK nothing has changed, but for what time did by itself. A gate of which nothing is left to say expires; the next one
--- under its name counts from 0 again, and began at another time. Times are microseconds: whole numbers below 2^53.
+-- The answer: numbers (a status, the time, the clock, when the gate began, when the next event is due or 0), then what
+-- the function says. With any status but OK nothing has changed, but for what time did by itself. A gate of which
+-- nothing is left to say expires; the next one under its name counts from 0 again, and began at another time. Times are
+-- microseconds: whole numbers below 2^53.
+--
+-- When the clock has moved, the same numbers are published on the channel :news, with the new lines of the log (each
+-- with its length) if there are not too many of them.
 
 local OK, FULL, REUSED, OTHER, GONE = 0, 1, 2, 3, 4
 local REJECTED, SUBMITTED, INVALIDATED, PUBLISHED = 0, 1, 2, 3
 local GRACE = 60000000
+local MOST_LINES, MOST_BYTES = 64, 65536
 local call, pack, unpack_from = redis.call, struct.pack, struct.unpack
 local root = KEYS[1]
 local at, duration, strict, room, retention = unpack_from('<ddddd', ARGV[1])
@@ -59,9 +64,15 @@ local function first_of(queue)
 end
 
 -- A line of the log: its clock, status and time, then id, event and value (which is '' or begins with '=').
+local fresh, fresh_count, fresh_bytes = {}, 0, 0
 local function tick(status, id, event, value)
   clock = clock + 1
-  call('RPUSH', root .. ':l', pack('<ddd', clock, status, now) .. text(id) .. text(event) .. value)
+  local line = pack('<ddd', clock, status, now) .. text(id) .. text(event) .. value
+  call('RPUSH', root .. ':l', line)
+  fresh_count, fresh_bytes = fresh_count + 1, fresh_bytes + #line
+  if fresh_count <= MOST_LINES and fresh_bytes <= MOST_BYTES then
+    fresh[fresh_count] = text(line)
+  end
   return clock
 end
 
@@ -135,7 +146,15 @@ local function save(status, ...)
   for _, part in ipairs({'', ':s', ':t', ':d', ':p', ':l', ':i', ':a'}) do
     call('PEXPIRE', root .. part, ms)
   end
-  return {pack('<dddd', status, now, clock, began), ...}
+  local due, event = 0, strict and first_of(':d')
+  if event then
+    due = select(2, unpack_from('<dd', call('HGET', root .. ':p', event)))
+  end
+  local head = pack('<ddddd', status, now, clock, began, due)
+  if fresh_count > 0 then
+    call('PUBLISH', root .. ':news', head .. (#fresh == fresh_count and table.concat(fresh) or ''))
+  end
+  return {head, ...}
 end
 
 -- commands ------------------------------------------------------------------------------------------------------------
@@ -197,7 +216,7 @@ function commands.status(id)
   return answer and save(OK, string.sub(answer, 9, 16)) or save(OK)
 end
 
--- since, at most so many: the lines after it
+-- since, at most so many: the value after which all lines are kept, and the lines after since
 function commands.changes(since, most)
   advance()
   since, most = tonumber(since), tonumber(most)
@@ -205,17 +224,21 @@ function commands.changes(since, most)
   if since < oldest then
     return save(GONE, pack('<d', oldest))
   end
-  return save(OK, unpack(call('LRANGE', root .. ':l', since - oldest, since - oldest + most - 1)))
+  return save(OK, pack('<d', oldest), unpack(call('LRANGE', root .. ':l', since - oldest, since - oldest + most - 1)))
 end
 
--- from, at most so many: pending events, in the order of being due, and when the first of all is due
-function commands.snapshot(from, most)
+-- pending events, in the order of being due: lists of so many each, as a call has no more arguments than the stack
+function commands.snapshot(most)
   advance()
-  local events = call('ZRANGE', root .. ':d', from, tonumber(from) + tonumber(most) - 1)
-  if #events == 0 then
-    return save(OK)
-  end
-  return save(OK, unpack(call('HMGET', root .. ':p', unpack(events))))
+  local lists, from, events = {}, 0, nil
+  repeat
+    events = call('ZRANGE', root .. ':d', from, from + tonumber(most) - 1)
+    if #events > 0 then
+      lists[#lists + 1] = call('HMGET', root .. ':p', unpack(events))
+    end
+    from = from + #events
+  until #events < tonumber(most)
+  return save(OK, lists)
 end
 
 return commands[ARGV[2]](unpack(ARGV, 3))

@@ -1,0 +1,167 @@
+"""Commands to a gate on a server, and their answers as bytes: numbers in front, then texts with their lengths.
+
+Every command may be sent twice: a submission has an id, by which the server knows it again, and all others only look.
+So a command whose answer was lost is simply sent again, at once on another connection, and no outcome is unknown for
+longer than a caller retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from struct import unpack, unpack_from
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from hiredis import ReplyError
+
+from headway.core.once import Change, EventStatus, Pending
+from headway.engines.redis.client.reconfigure import run_plain
+from headway.engines.redis.client.registry import escape
+from headway.engines.redis.net.connections import CONNECTION_ERRORS, LoopEnded, exchange_async
+from headway.engines.redis.script.protocol import TICK, numbers
+from headway.errors import GateFull, IdReused, LimitMismatch, UnsupportedAsync
+
+if TYPE_CHECKING:
+    from headway.engines.base import GateTerms
+    from headway.engines.redis.engine import Engine
+    from headway.engines.redis.net.connections import Flow
+    from headway.engines.redis.net.pool import ServerPool
+
+OK, FULL, REUSED, OTHER, GONE = range(5)
+"""How an answer begins, as in `script/lua/once.lua`."""
+ATTEMPTS = 4
+LINES, EVENTS = 200, 1000
+"""How many lines of the log one answer has, and how many pending events one list of it."""
+
+ERRORS = (ReplyError, *CONNECTION_ERRORS)
+
+
+class Head(NamedTuple):
+    """The numbers in front of every answer; times are ticks of the server's clock, `due` is 0 if nothing is pending."""
+
+    status: int
+    now: int
+    clock: int
+    began: int
+    due: int
+
+    @classmethod
+    def read(cls, data: bytes) -> Head:
+        return cls(*map(int, unpack_from("<5d", data)))
+
+
+class GateCommands:
+    """How one gate is asked."""
+
+    def __init__(self, engine: Engine, terms: GateTerms) -> None:
+        rule = terms.rule
+        self.engine = engine
+        self.name = terms.name or ""
+        self.rule = rule
+        self.timeout_ns = terms.timeout_ns
+        self.root = f"{engine.namespace}:once:{{{escape(self.name)}}}".encode()
+        # What `Engine.pool_of` looks at.
+        self.keys = (self.root,)
+        self._numbers = (rule.duration // TICK, rule.strict, rule.max_pending, rule.retention // TICK)
+
+    def _flow(self, words: tuple[bytes, ...]) -> Flow[Any]:
+        return run_plain("once", b"1", self.root, numbers(self.engine.fixed_time, *self._numbers), *words)
+
+    # -- sending -----------------------------------------------------------------------------------------
+
+    def send(self, *words: bytes) -> tuple[Head, list[Any]]:
+        """From a thread."""
+        pool = self.engine.pool_of(self)
+        for _ in range(ATTEMPTS):
+            try:
+                return self._read(pool.exchange(self._flow(words)))
+            except ERRORS as error:
+                pool = self._next_pool(pool, error)
+        raise self.engine.unavailable(ConnectionError("it is always elsewhere"))
+
+    async def send_async(self, *words: bytes) -> tuple[Head, list[Any]]:
+        """From a task, on the connection that all tasks of its loop share."""
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            raise UnsupportedAsync("trio" if "trio" in sys.modules else None)
+        pool = self.engine.pool_of(self)
+        for _ in range(ATTEMPTS):
+            connection = None
+            try:
+                deadline = loop.time() + self.timeout_ns / 1e9
+                connection = pool.connection_of(loop, self.timeout_ns) or await pool.open_connection(
+                    loop, self.timeout_ns, deadline
+                )
+                if connection.full:
+                    await connection.room()
+                    deadline = loop.time() + self.timeout_ns / 1e9
+                return self._read(await exchange_async(connection, self._flow(words), deadline))
+            except ERRORS as error:
+                if connection is not None and not isinstance(error, ReplyError):
+                    connection.close()
+                pool = self._next_pool(pool, error)
+        raise self.engine.unavailable(ConnectionError("it is always elsewhere"))
+
+    def _next_pool(self, pool: ServerPool, error: Exception) -> ServerPool:
+        """Where to send the command after this error; raises if there is no such place."""
+        engine = self.engine
+        if isinstance(error, ReplyError):
+            moved = engine.moved(self, error)
+            if moved is None:
+                raise engine.refusal(error) from error
+            return moved
+        if isinstance(error, LoopEnded) or not pool.again(error):
+            raise engine.unavailable(error) from error
+        return engine.pool_of(self)
+
+    def _read(self, answer: list[Any]) -> tuple[Head, list[Any]]:
+        head = Head.read(answer[0][:40])
+        if head.status == OTHER:
+            duration, strict = unpack_from("<2d", answer[0], 32)
+            kept = self.rule._replace(duration=int(duration) * TICK, strict=bool(strict))
+            raise LimitMismatch(self.name, str(kept), str(self.rule))
+        return head, answer[1:]
+
+    def refuse(self, head: Head, said: list[Any], event: str, id: str) -> NoReturn:
+        """A submission changed nothing, and this is why."""
+        if head.status == FULL:
+            raise GateFull(self.rule.max_pending, unpack("<d", said[0])[0] / 1e6)
+        assert head.status == REUSED, head
+        raise IdReused(id, said[0].decode(), event)
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------
+
+
+def read_line(line: bytes) -> Change:
+    """A line of the log."""
+    clock, status, time = map(int, unpack_from("<3d", line))
+    id, event, value = _texts(line, 24)
+    return Change(clock, EventStatus(status), id, event, value, time * TICK)
+
+
+def read_pending(packed: bytes) -> Pending:
+    time, due, clock = map(int, unpack_from("<3d", packed))
+    id, event, value = _texts(packed, 24)
+    return Pending(id, event, value, time * TICK, due * TICK, clock)
+
+
+def _texts(packed: bytes, at: int) -> tuple[str, str, str | None]:
+    """An id, an event, and a value or None; the value needs no length, and has a sign that it is there."""
+    found = []
+    for _ in range(2):
+        end = at + 8 + int(unpack_from("<d", packed, at)[0])
+        found.append(packed[at + 8 : end].decode())
+        at = end
+    value = packed[at:].decode()
+    return found[0], found[1], value[1:] if value else None
+
+
+def read_news(data: bytes) -> tuple[Head, list[Change]]:
+    """A message of the gate's channel: the numbers, and the lines that are new, unless they are too many."""
+    lines, at = [], 40
+    while at < len(data):
+        end = at + 8 + int(unpack_from("<d", data, at)[0])
+        lines.append(read_line(data[at + 8 : end]))
+        at = end
+    return Head.read(data), lines
