@@ -296,13 +296,15 @@ class GateLog(NamedTuple):
     """A part of a gate's log. `began` tells one gate from another that has taken its name after it was forgotten.
 
     `changes` is None where some lines after the value that was asked for are not kept any more; all after `oldest`
-    are. It may end before `clock`: then the rest is asked for next.
+    are. It may end before `clock`: then the rest is asked for next. Where `run` is another one than before, the engine
+    may have forgotten the last lines, and have written others in their place.
     """
 
     began: int
     clock: int
     oldest: int
     changes: list[Change] | None
+    run: int = 0
 
 
 class GateView(NamedTuple):

@@ -21,7 +21,7 @@ from headway.engines.uri import check_engine, is_local, open_engine
 from headway.errors import ChangesGone, GateClosed, InvalidArgument
 from headway.once.guard import guarded
 from headway.once.input import checked_clock, checked_event, checked_id, checked_value, rule_of, timeout_ns_of
-from headway.once.results import Change, Snapshot, Submission, change_of, snapshot_of, submission_of
+from headway.once.results import Change, Snapshot, Submission, change_of, ns_of, snapshot_of, submission_of
 from headway.once.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -194,13 +194,15 @@ class Once:
         a `Snapshot` comes first if some are not kept any more. A `Change` or `Snapshot` of an earlier subscription
         says the clock value too, and also notices if the gate was lost and has begun anew since.
         """
-        began: int | None = None
+        began, last = None, None
         if isinstance(since, Change | Snapshot):
             clock: int | None = since.clock
-            began = round(since.began * 1e6) * 1000
+            began = ns_of(since.began)
+            if isinstance(since, Change):
+                last = since.id, int(since.status), ns_of(since.time)
         else:
             clock = None if since is None else checked_clock(since)
-        subscription = Subscription(self._open(), self._clock, clock, began)
+        subscription = Subscription(self._open(), self._clock, clock, began, last)
         self._subscriptions.add(subscription)
         return subscription
 

@@ -84,6 +84,11 @@ class Snapshot(NamedTuple):
     began: float
 
 
+def ns_of(seconds: float) -> int:
+    """A time that a user was given, in nanoseconds of whole microseconds: so far its float is exact."""
+    return round(seconds * 1e6) * 1000
+
+
 def submission_of(found: core.Submission) -> Submission:
     due = found.due / 1e9 if found.accepted else None
     return Submission(found.accepted, found.id, found.clock, due, found.conflict)

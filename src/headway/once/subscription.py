@@ -2,8 +2,10 @@
 
 What comes out is a `Change` for every tick of the gate's clock, in order and without gaps, or a `Snapshot` (a key
 frame) where that is not possible: at the beginning, if no clock value was given to go on from; after an absence longer
-than the gate's retention; and when the gate was lost or expired, and another has begun under its name. From a key
-frame on, changes follow without gaps again. So a consumer that applies both never has a wrong state without knowing.
+than the gate's retention; when the gate was lost or expired, and another has begun under its name; and when a server
+has forgotten the last lines of the log (a failover, a crash of a machine) and has written others in their place. From
+a key frame on, changes follow without gaps again. So a consumer that applies both never has a wrong state without
+knowing.
 
 It is written once, as a generator that yields what it needs (a part of the log, a snapshot, a sleep), and driven twice.
 A sleeper is woken by the gate; it does not poll. It is registered as a watcher only while it looks and sleeps, so a
@@ -29,11 +31,15 @@ from headway.once.results import Change, Snapshot, change_of, snapshot_of
 
 if TYPE_CHECKING:
     from headway.clock import Clock
+    from headway.core import once as core
     from headway.engines.base import Gate
 
 READ: Final = "read"
 SNAPSHOT: Final = "snapshot"
 PARK: Final = "park"
+
+Mark = tuple[str, int, int]
+"""Of a line: its id, status and time in nanoseconds. No other line has the same."""
 
 Steps = Generator[tuple[str, int | None], Any, Change | Snapshot | None]
 
@@ -50,13 +56,23 @@ class Subscription:
     2 PUBLISHED
     """
 
-    def __init__(self, gate: Gate, clock: Clock, since: int | None, began: int | None = None) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        clock: Clock,
+        since: int | None,
+        began: int | None = None,
+        last: Mark | None = None,
+    ) -> None:
         self._gate = gate
         self._clock = clock
         # The last clock value that was handed out; None: a key frame comes next. And the gate that it belongs to, as
         # far as that is known.
         self._since = since
         self._began = began
+        # The last line that was handed out, and on which run of the engine it was seen to be there.
+        self._last = last
+        self._run: int | None = None
         self._ready: deque[Change | Snapshot] = deque()
         self._waker: ThreadWaker | TaskWaker | None = None
         self._warned = False
@@ -82,8 +98,8 @@ class Subscription:
                 self._restart((yield SNAPSHOT, None))
                 continue
             log = gate.news(self._since)
-            if log is None or not self._fits(log):
-                log = yield READ, self._since
+            if log is None or not self._fits(log) or log.run != self._run:
+                log = self._checked((yield READ, self._since - (self._last is not None)))
             if not self._fits(log):
                 yield from self._key_frame(log)
             elif log.changes:
@@ -91,6 +107,14 @@ class Subscription:
             else:
                 yield PARK, gate.next_look_ns()
         return None
+
+    def _checked(self, log: GateLog) -> GateLog:
+        """Lines that begin with the last one that was handed out, without it; no lines if it is another one now."""
+        self._run = log.run
+        if self._last is None or not log.changes:
+            return log
+        first, *others = log.changes
+        return log._replace(changes=others if mark_of(first) == self._last else None)
 
     def _fits(self, log: GateLog) -> bool:
         """Whether these lines follow on what was handed out."""
@@ -101,7 +125,7 @@ class Subscription:
         self._began = log.began
         for line in log.changes or ():
             self._ready.append(change_of(line, log.began))
-            self._since = line.clock
+            self._since, self._last = line.clock, mark_of(line)
 
     def _key_frame(self, log: GateLog) -> Generator[tuple[str, int | None], Any, None]:
         """Begin anew. A gate that is kept from its first line is handed out from there: nothing of it is skipped."""
@@ -111,7 +135,7 @@ class Subscription:
             self._restart((yield SNAPSHOT, None))
 
     def _restart(self, view: GateView) -> None:
-        self._began, self._since = view.began, view.snapshot.clock
+        self._began, self._since, self._last = view.began, view.snapshot.clock, None
         self._ready.append(snapshot_of(view))
 
     # -- for threads -------------------------------------------------------------------------------------
@@ -183,3 +207,7 @@ class Subscription:
         finally:
             self._waker = None
             gate.unwatch(waker)
+
+
+def mark_of(line: core.Change) -> Mark:
+    return line.id, line.status, line.time

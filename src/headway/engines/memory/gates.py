@@ -52,10 +52,11 @@ class SharedGate:
         self.core = OnceGate(rule)
         # Decisions go by the monotonic clock, and what is shown is Unix time: they differ by a constant.
         self.offset = self.clock.wall() - self.clock.now()
-        self.began = self.now() // 1000 * 1000  # a float of seconds is exact to less than that
+        self.began = self.now()
 
     def now(self) -> int:
-        return self.clock.now() + self.offset
+        """In whole microseconds, as shared engines count: a float of seconds since 1970 can say that exactly."""
+        return (self.clock.now() + self.offset) // 1000 * 1000
 
     def wake_all(self) -> None:
         """The clock has moved; called with the lock."""

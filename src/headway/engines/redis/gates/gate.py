@@ -65,15 +65,17 @@ class RedisGate:
         return EventStatus(int(unpack("<d", said[0])[0])) if said else None
 
     def changes(self, since: int) -> GateLog:
-        return self._log(*self.commands.send(b"changes", b"%d" % since, b"%d" % LINES))
+        run = self.engine.gates.run
+        return self._log(run, *self.commands.send(b"changes", b"%d" % since, b"%d" % LINES))
 
     async def changes_async(self, since: int) -> GateLog:
-        return self._log(*await self.commands.send_async(b"changes", b"%d" % since, b"%d" % LINES))
+        run = self.engine.gates.run
+        return self._log(run, *await self.commands.send_async(b"changes", b"%d" % since, b"%d" % LINES))
 
-    def _log(self, head: Head, said: list[Any]) -> GateLog:
+    def _log(self, run: int, head: Head, said: list[Any]) -> GateLog:
         oldest = int(unpack("<d", said[0])[0])
         lines = None if head.status == GONE else [read_line(line) for line in said[1:]]
-        return GateLog(head.began * TICK, head.clock, oldest, lines)
+        return GateLog(head.began * TICK, head.clock, oldest, lines, run)
 
     def snapshot(self) -> GateView:
         return self._view(*self.commands.send(b"snapshot", b"%d" % EVENTS))

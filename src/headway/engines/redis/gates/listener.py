@@ -10,7 +10,8 @@ message and not a hundred questions. A watcher that is farther behind than the t
     another gate    the gate was lost or has expired, and began anew: the same, and the watchers notice
     silence         one look every 30 s, by which the time until the next event is measured anew (clocks drift), a
                     watched gate does not expire, and a message that never came is noticed
-    a loss          watchers are woken and ask the server, so they learn that it is away; the listener connects again
+    a loss          watchers are woken and ask the server, so they learn that it is away; the listener connects again,
+                    and watchers check then that the last line that they saw is still there (`GateLog.run`)
 
 The thread starts with the first watcher and ends some seconds after the last.
 """
@@ -64,6 +65,7 @@ class Tail:
         # Whether the lines after `first` are all here, up to `clock`. `first` < `clock` are values of the gate that
         # `began` then.
         self.live = False
+        self.run = 0
         self.began = self.first = self.clock = 0
         self.lines: list[Change] = []
         self.size = 0
@@ -82,7 +84,7 @@ class Tail:
         with self.lock:
             if not self.live or not self.first <= since <= self.clock:
                 return None
-            return GateLog(self.began, self.clock, self.first, self.lines[since - self.first :])
+            return GateLog(self.began, self.clock, self.first, self.lines[since - self.first :], self.run)
 
     def wake_all(self) -> None:
         with self.lock:
@@ -101,8 +103,9 @@ class Tail:
         self.live = self.subscribed = False
         self.wake_all()
 
-    def confirmed(self) -> None:
+    def confirmed(self, run: int) -> None:
         self.subscribed = True
+        self.run = run
         self.look_at = 0.0
 
     def heard(self, data: bytes, now: float) -> None:
@@ -168,6 +171,8 @@ class GateListener:
         self.tails: dict[bytes, Tail] = {}
         self.lock = threading.Lock()
         self.stopped = False
+        # Counts connections: with each, the server may be another one, or the same after it was restored.
+        self.run = 0
         self._thread: threading.Thread | None = None
         self._ringer: socket.socket | None = None
 
@@ -259,6 +264,7 @@ class GateListener:
 
     def _listen(self, waker: socket.socket) -> None:
         """Until no gate is watched any more, or the connection ends."""
+        self.run += 1
         pool = self.engine.pools()[0]
         try:
             pubsub = PubSubConnection(pool)
@@ -323,7 +329,7 @@ class GateListener:
         if answer[0] == b"message":
             tail.heard(answer[2], time.monotonic())
         elif answer[0] == b"subscribe":
-            tail.confirmed()
+            tail.confirmed(self.run)
 
     def _look(self) -> None:
         for tail in list(self.tails.values()):

@@ -152,7 +152,8 @@ local function save(status, ...)
   end
   local head = pack('<ddddd', status, now, clock, began, due)
   if fresh_count > 0 then
-    call('PUBLISH', root .. ':news', head .. (#fresh == fresh_count and table.concat(fresh) or ''))
+    -- Without the right to publish, waiters look by themselves: what was decided stands.
+    redis.pcall('PUBLISH', root .. ':news', head .. (#fresh == fresh_count and table.concat(fresh) or ''))
   end
   return {head, ...}
 end

@@ -1,0 +1,427 @@
+"""Gates on servers that fail, and processes that are killed: each event ends once, and no gap is hidden."""
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+from tests.redis.servers import eventually
+
+from headway import Change, EngineUnavailable, EventStatus, Once, Snapshot
+from waiting import NEVER
+
+pytestmark = pytest.mark.realtime
+
+REJECTED, SUBMITTED, INVALIDATED, PUBLISHED = EventStatus
+
+
+@pytest.fixture
+def open_gate(name):
+    """open_gate(url, duration, mode, **options): all of one test have one name."""
+    made = []
+
+    def open_gate(url, *args, **options):
+        made.append(Once(*args, **{"name": name, "engine": url, "engine_timeout": 2, **options}))
+        return made[-1]
+
+    yield open_gate
+    for gate in made:
+        gate.close()
+
+
+class Reader:
+    """A thread that follows a gate, through every outage, and keeps what it saw."""
+
+    def __init__(self, gate, since=0):
+        self.found, self.errors = [], []
+        self.subscription = gate.subscribe(since)
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        while not self.subscription.closed:
+            try:
+                self.found.extend(iter(self._one, None))
+            except EngineUnavailable as error:
+                self.errors.append(error)
+                time.sleep(0.05)
+
+    def _one(self):
+        return next(self.subscription, None)
+
+    def wait(self, holds, what="the changes are there"):
+        eventually(lambda: holds(self.found), what)
+        return self.found
+
+    def close(self):
+        self.subscription.close()
+        self.thread.join(NEVER)
+        assert not self.thread.is_alive()
+
+
+def check_law(changes, accepted=()):
+    assert [change.clock for change in changes] == list(range(1, len(changes) + 1))
+    states = {}
+    for change in changes:
+        assert (change.status == SUBMITTED) == (change.id not in states), "one beginning"
+        assert states.get(change.id, SUBMITTED) == SUBMITTED, "one end"
+        states[change.id] = change.status
+    assert set(accepted) <= set(states)
+    return states
+
+
+# -- processes ---------------------------------------------------------------------------------------------
+
+
+def test_an_event_outlives_the_process_that_accepted_it(crew, valkey, open_gate):
+    worker = crew.start(
+        valkey.url,
+        f"""
+gate = Once(1, "strict", name={crew.name!r}, engine={valkey.url!r}, engine_timeout=2)
+say(gate.submit("a").id)
+time.sleep(100)
+""",
+    )
+    id = worker.hear()
+    worker.kill()
+    gates = [open_gate(valkey.url, 1, "strict", name=crew.name) for _ in range(3)]
+    readers = [Reader(gate) for gate in gates]
+    for reader in readers:
+        found = reader.wait(lambda found: len(found) == 2)
+        assert [(change.status, change.id) for change in found] == [(SUBMITTED, id), (PUBLISHED, id)]
+    time.sleep(0.1)
+    assert len(gates[0].changes()) == 2
+    for reader in readers:
+        reader.close()
+
+
+def test_the_law_holds_while_processes_are_killed_and_the_server_restarts(crew, make_server, open_gate):
+    server = make_server(appendonly="yes", appendfsync="always")
+    script = f"""
+import random
+gate = Once(0.05, "strict", name={crew.name!r}, engine={server.url!r}, engine_timeout=2)
+say("here")
+while True:
+    try:
+        answer = gate.submit(random.choice("abcdefghij") * random.randrange(1, 9))
+        say(answer.id if answer else "-")
+    except EngineUnavailable:
+        pass
+    time.sleep(random.random() * 0.02)
+"""
+    workers = [crew.start(server.url, script) for _ in range(3)]
+    for worker in workers:
+        worker.hear()
+    gate = open_gate(server.url, 0.05, "strict", name=crew.name)
+    reader = Reader(gate)
+    for number in range(3):
+        time.sleep(0.5)
+        workers[number].kill()
+        if number == 1:
+            server.kill()
+            server.restart()
+    for worker in workers:
+        worker.kill()
+    ids = {id for worker in workers for id in spoken(worker)} - {"-", "here"}
+    eventually(lambda: not gate.snapshot().pending, "all ended")
+    changes = gate.changes()
+    states = check_law(changes, ids)
+    assert set(states.values()) <= {PUBLISHED, INVALIDATED}
+    assert len(changes) > 50
+    reader.wait(lambda found: len(found) >= len(changes))
+    reader.close()
+    assert reader.found == changes, "the subscriber saw every value in order, through the restart"
+
+
+def spoken(worker):
+    found = []
+    while True:
+        try:
+            found.append(worker.hear())
+        except ChildProcessError:
+            return found
+
+
+def test_parent_and_forked_child_both_submit_and_follow(crew, valkey):
+    worker = crew.start(
+        valkey.url,
+        f"""
+import warnings
+warnings.simplefilter("ignore", ResourceWarning)
+gate = Once(3600, name={crew.name!r}, engine={valkey.url!r}, engine_timeout=2)
+subscription = gate.subscribe(0)
+gate.submit("before")
+first = next(subscription)
+waiting = threading.Thread(target=lambda: [next(subscription) for _ in range(5)])
+waiting.start()
+while not gate.submit("again"): pass
+pid = os.fork()
+if pid == 0:
+    assert gate.submit("before").conflict
+    assert gate.submit("child")
+    mine = gate.subscribe(0)
+    clocks = [next(mine).clock for _ in range(6)]
+    asyncio.run(gate.submit_async("task"))
+    clocks.append(next(mine).clock)
+    os._exit(0 if clocks == list(range(1, 8)) else 1)
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+waiting.join(20)
+say(code, waiting.is_alive(), [change.clock for change in gate.changes()])
+""",
+    )
+    assert worker.hear() == "0 False [1, 2, 3, 4, 5, 6, 7, 8]"
+
+
+# -- servers -----------------------------------------------------------------------------------------------
+
+
+def test_a_restart_with_the_file_keeps_pending_events_and_answers(make_server, open_gate):
+    server = make_server(appendonly="yes", appendfsync="always")
+    gate = open_gate(server.url, 1, "strict")
+    first = gate.submit("a", id="1", value="v")
+    reader = Reader(gate)
+    reader.wait(lambda found: len(found) == 1)
+    server.kill()
+    with pytest.raises(EngineUnavailable):
+        gate.submit("b")
+    server.restart()
+    assert gate.submit("a", id="1", value="v") == first
+    reader.wait(lambda found: len(found) == 2)
+    reader.close()
+    assert [(change.clock, change.status) for change in reader.found] == [(1, SUBMITTED), (2, PUBLISHED)]
+    assert reader.errors, "a subscriber learns that the server is away"
+    assert all(isinstance(error, EngineUnavailable) for error in reader.errors)
+
+
+def test_a_gate_that_was_lost_begins_anew_and_its_subscribers_know(make_server, open_gate):
+    server = make_server()
+    gate = open_gate(server.url, 3600)
+    gate.submit("a")
+    reader = Reader(gate)
+    before = reader.wait(lambda found: len(found) == 2)[-1]
+    server.kill()
+    server.restart()
+    gate.submit("b")
+    frame, *changes = reader.wait(lambda found: len(found) == 5)[2:]
+    reader.close()
+    assert isinstance(frame, Snapshot)
+    assert (frame.clock, frame.pending) == (0, ())
+    assert [(change.clock, change.event) for change in changes] == [(1, "b"), (2, "b")]
+    assert frame.began > before.began
+    assert isinstance(next(gate.subscribe(before)), Snapshot), "the change itself tells which gate it is of"
+    assert isinstance(next(gate.subscribe(1)), Change), "a bare number cannot"
+
+
+def test_lines_that_a_server_has_forgotten_and_written_anew_are_noticed(make_server, open_gate):
+    """The server comes back as it was some lines ago, as a replica that was promoted does."""
+    server = make_server()
+    gate = open_gate(server.url, 3600)
+    gate.submit("a")
+    server.client().save()
+    gate.submit("b")
+    reader = Reader(gate)
+    last = reader.wait(lambda found: len(found) == 4)[-1]
+    server.kill()
+    server.restart()
+    for event in "cd":
+        gate.submit(event)
+    frame = reader.wait(lambda found: len(found) >= 5)[4]
+    reader.close()
+    assert isinstance(frame, Snapshot)
+    assert frame.clock in (2, 4, 6)
+    assert isinstance(next(gate.subscribe(last)), Snapshot)
+    clocks = [change.clock for change in reader.found[5:]]
+    assert clocks == list(range(frame.clock + 1, frame.clock + 1 + len(clocks)))
+
+
+def test_a_submit_whose_answer_was_lost_is_sent_again_and_counts_once(valkey, make_proxy, open_gate):
+    proxy = make_proxy(valkey)
+    gate = open_gate(proxy.url, 3600)
+    gate.submit("warm")
+    asyncio.run(gate.submit_async("warm too"))
+    proxy.drop_answers(1, only=b"EVALSHA")
+    assert gate.submit("a")
+    assert proxy.dropped == 1
+    proxy.drop_answers(1, only=b"EVALSHA")
+    assert asyncio.run(gate.submit_async("b"))
+    assert proxy.dropped == 2
+    assert [change.event for change in gate.changes(4)] == ["a", "a", "b", "b"]
+
+
+def test_a_server_that_is_away_or_stands_still_is_told_of(make_server, open_gate):
+    server = make_server()
+    gate = open_gate(server.url, 3600, engine_timeout=0.2)
+    subscription = gate.subscribe()
+    next(subscription)
+    server.stop()
+    for verb in (lambda: gate.submit("a"), gate.snapshot, lambda: asyncio.run(gate.submit_async("a"))):
+        with pytest.raises(EngineUnavailable):
+            verb()
+    server.cont()
+    eventually(lambda: _works(gate), "it answers again")
+    found = list(itertools.islice(subscription, gate.snapshot().clock))
+    assert [change.clock for change in found] == list(range(1, len(found) + 1))
+    assert found[-1].event == "b"
+    server.kill()
+    with pytest.raises(EngineUnavailable):
+        next(subscription)
+    with pytest.raises(EngineUnavailable):
+        gate.guard("c")(lambda: None)()
+
+
+def _works(gate):
+    try:
+        gate.submit("b")
+    except EngineUnavailable:
+        return False
+    return True
+
+
+def test_a_connection_that_is_cut_loses_nothing(valkey, make_proxy, open_gate):
+    proxy = make_proxy(valkey)
+    near, far = open_gate(valkey.url, 3600), open_gate(proxy.url, 3600)
+    reader = Reader(far)
+    for number in range(30):
+        near.submit(str(number))
+        if number % 10 == 5:
+            proxy.cut()
+        time.sleep(0.02)
+    reader.wait(lambda found: len(found) >= 60)
+    reader.close()
+    assert reader.found == near.changes()
+
+
+def test_a_user_that_may_neither_publish_nor_subscribe_looks_instead(valkey, open_gate):
+    admin = valkey.client()
+    admin.execute_command("ACL SETUSER mute on >secret ~* +@all resetchannels")
+    url = f"redis://mute:secret@{valkey.url.partition('://')[2]}"
+    gate = open_gate(url, 0.2, "strict")
+    reader = Reader(gate)
+    gate.submit("a")
+    reader.wait(lambda found: [change.status for change in found] == [SUBMITTED, PUBLISHED])
+    reader.close()
+    gate.close()
+    admin.acl_deluser("mute")
+
+
+# -- what it costs -----------------------------------------------------------------------------------------
+
+
+def scripts_run(client):
+    return client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
+def test_changes_are_pushed_and_subscribers_do_not_poll(valkey, open_gate):
+    gate, client = open_gate(valkey.url, 3600), valkey.client()
+    readers = [Reader(gate) for _ in range(20)]
+    gate.submit("first")
+    for reader in readers:
+        reader.wait(lambda found: len(found) == 2)
+    time.sleep(0.3)
+    before = scripts_run(client)
+    time.sleep(1.5)
+    assert scripts_run(client) == before, "nothing happens, and nothing is asked"
+    for number in range(50):
+        gate.submit(str(number))
+    for reader in readers:
+        reader.wait(lambda found: len(found) == 102)
+        reader.close()
+    assert scripts_run(client) - before <= 60, "one message serves all"
+
+
+def test_a_tail_that_is_too_short_is_filled_up_from_the_server(valkey, open_gate, monkeypatch):
+    from headway.engines.redis.gates import listener
+
+    monkeypatch.setattr(listener, "MOST_LINES", 8)
+    gate = open_gate(valkey.url, 3600)
+    subscription = gate.subscribe(0)
+    gate.submit("first")
+    found = [next(subscription)]
+    for number in range(40):
+        gate.submit(str(number))
+    found += itertools.islice(subscription, 81)
+    assert found == gate.changes()
+
+
+def test_many_events_that_are_due_at_once_are_published_and_pushed(valkey, open_gate):
+    gate = open_gate(valkey.url, 0.5, "strict")
+    reader = Reader(gate)
+    for number in range(300):
+        gate.submit(str(number))
+    reader.wait(lambda found: len(found) == 600)
+    reader.close()
+    check_law(reader.found)
+
+
+def test_the_listener_ends_when_no_gate_is_watched(valkey, open_gate, monkeypatch):
+    from headway.engines.redis.gates import listener
+
+    monkeypatch.setattr(listener, "LINGER", 0.2)
+    gate = open_gate(valkey.url, 3600)
+    for _ in range(2):
+        reader = Reader(gate, None)
+        reader.wait(lambda found: len(found) == 1)
+        eventually(lambda: valkey.client().pubsub_channels("*:once:*"), "it listens")
+        reader.close()
+        eventually(lambda: not valkey.client().pubsub_channels("*:once:*"), "it does not listen any more")
+        names = [thread.name for thread in threading.enumerate()]
+        eventually(lambda: "headway gates" not in [t.name for t in threading.enumerate()], str(names))
+
+
+# -- other kinds of servers --------------------------------------------------------------------------------
+
+
+def check_gate(open_gate, url):
+    gate = open_gate(url, 0.3, "strict")
+    reader = Reader(gate)
+    assert gate.submit("a")
+    assert asyncio.run(gate.submit_async("b"))
+    assert not gate.submit("a")
+    found = reader.wait(lambda found: len(found) == 4)
+    reader.close()
+    assert [(c.status, c.event) for c in found] == [
+        (SUBMITTED, "a"),
+        (SUBMITTED, "b"),
+        (INVALIDATED, "a"),
+        (PUBLISHED, "b"),
+    ]
+
+
+def test_a_cluster(cluster, open_gate):
+    for number in range(4):
+        check_gate(lambda *args, number=number: open_gate(*args, name=f"gate {number}"), cluster.url)
+
+
+def test_sentinels_and_a_failover(make_sentinels, open_gate):
+    sentinels = make_sentinels(replicas=1)
+    check_gate(open_gate, sentinels.url)
+    gate = open_gate(sentinels.url, 0.3, "strict")
+    reader = Reader(gate)
+    reader.wait(lambda found: len(found) == 4)
+    sentinels.failover()
+    eventually(lambda: _works(gate), "the promoted replica answers")
+    reader.wait(lambda found: found[-1].clock >= 6)
+    reader.close()
+
+
+def test_an_interrupt_ends_the_wait_of_a_subscriber(crew, valkey):
+    worker = crew.start(
+        valkey.url,
+        f"""
+gate = Once(3600, name={crew.name!r}, engine={valkey.url!r}, engine_timeout=2)
+try:
+    say("waiting")
+    for change in gate.subscribe(0): pass
+except KeyboardInterrupt:
+    say("interrupted", gate.submit("a").accepted)
+""",
+    )
+    worker.hear()
+    time.sleep(0.3 + random.random() * 0.1)
+    os.kill(worker.process.pid, signal.SIGINT)
+    assert worker.hear() == "interrupted True"
+    worker.join()
