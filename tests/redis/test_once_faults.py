@@ -238,6 +238,27 @@ def test_lines_that_a_server_has_forgotten_and_written_anew_are_noticed(make_ser
     assert clocks == list(range(frame.clock + 1, frame.clock + 1 + len(clocks)))
 
 
+def test_a_subscriber_that_looks_only_after_the_loss_notices_it_too(make_server, open_gate):
+    server = make_server()
+    gate = open_gate(server.url, 3600)
+    gate.submit("a")
+    server.client().save()
+    gate.submit("b")
+    slow, reader = gate.subscribe(0), Reader(gate)  # the reader keeps the listener busy
+    assert [next(slow).clock for _ in range(4)] == [1, 2, 3, 4]
+    reader.wait(lambda found: len(found) == 4)
+    server.kill()
+    server.restart()
+    reader.wait(lambda found: len(found) == 5)
+    (tail,) = gate._gate.engine.gates.tails.values()
+    eventually(lambda: tail.live, "the listener is back")
+    for event in "cd":
+        gate.submit(event)
+    reader.wait(lambda found: len(found) == 9)
+    reader.close()
+    assert isinstance(next(slow), Snapshot)
+
+
 def test_a_submit_whose_answer_was_lost_is_sent_again_and_counts_once(valkey, make_proxy, open_gate):
     proxy = make_proxy(valkey)
     gate = open_gate(proxy.url, 3600)
