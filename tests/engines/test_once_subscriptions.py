@@ -12,6 +12,7 @@ import warnings
 import pytest
 
 from headway import Change, EventStatus, GateClosed, Snapshot
+from waiting import wait_until
 
 REJECTED, SUBMITTED, INVALIDATED, PUBLISHED = EventStatus
 NEVER = 30.0
@@ -113,7 +114,7 @@ def test_subscribers_see_every_clock_value_in_order(open_gate):
         start(read, 0)
     start(read_as_task, 0)
     start(submit)
-    time.sleep(0.15)
+    wait_until(lambda: gate.snapshot().clock >= 10, "events have come")
     start(read, 10)
     for thread in threads:
         thread.join(NEVER)

@@ -11,7 +11,7 @@ import time
 import pytest
 from tests.redis.servers import eventually
 
-from headway import Change, EngineUnavailable, EventStatus, Once, Snapshot
+from headway import Change, EngineUnavailable, EventStatus, GateFull, IdReused, Once, Snapshot
 from waiting import NEVER
 
 pytestmark = pytest.mark.realtime
@@ -352,6 +352,49 @@ def test_changes_are_pushed_and_subscribers_do_not_poll(valkey, open_gate):
         reader.wait(lambda found: len(found) == 102)
         reader.close()
     assert scripts_run(client) - before <= 60, "one message serves all"
+
+
+def test_events_of_many_tasks_travel_together(valkey, open_gate):
+    gate, client = open_gate(valkey.url, 3600), valkey.client()
+    gate.submit("first")
+    before = scripts_run(client)
+
+    async def main():
+        events = [str(number % 150) for number in range(200)]
+        return await asyncio.gather(*[gate.submit_async(event, id=f"{i}") for i, event in enumerate(events)])
+
+    answers = asyncio.run(main())
+    assert scripts_run(client) - before <= 6
+    assert [bool(answer) for answer in answers] == [True] * 150 + [False] * 50
+    assert [answer.conflict for answer in answers[150:]] == [str(number) for number in range(50)]
+
+
+def test_tasks_that_submit_together_fail_each_on_its_own(valkey, open_gate, make_proxy):
+    proxy = make_proxy(valkey)
+    gate = open_gate(proxy.url, 3600, max_pending=3, engine_timeout=0.3)
+
+    async def submit(*ids):
+        calls = [gate.submit_async(f"event {id}", id=id) for id in ids]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    async def main():
+        first = await submit("1", "2", "3", "4", "1")
+        gone = asyncio.create_task(gate.submit_async("event 1"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        again = asyncio.gather(gate.submit_async("other", id="1"), submit("2"), return_exceptions=True)
+        reused = await again
+        proxy.refuse()
+        return first, reused, await submit("5", "6")
+
+    first, (reused, (second,)), lost = asyncio.run(main())
+    assert [bool(answer) for answer in first[:3]] == [True] * 3
+    assert isinstance(first[3], GateFull)
+    assert first[4] == first[0]
+    assert isinstance(reused, IdReused)
+    assert second == first[1]
+    assert [type(error) for error in lost] == [EngineUnavailable] * 2
+    assert lost[0] is not lost[1]
 
 
 def test_a_tail_that_is_too_short_is_filled_up_from_the_server(valkey, open_gate, monkeypatch):

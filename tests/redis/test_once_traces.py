@@ -1,6 +1,7 @@
 """The gate of the core and the gate of the script, on the same traces: the same answers, lines and snapshots."""
 
 import random
+from functools import partial
 from struct import pack, unpack
 
 import pytest
@@ -28,13 +29,25 @@ class ScriptGate:
         return status, said
 
     def submit(self, now, event, id, value):
-        status, said = self.ask(now, "submit", event, id, "" if value is None else f"={value}")
+        (answer,) = self.submit_all(now, [(event, id, value)])
+        return answer()
+
+    def submit_all(self, now, events):
+        """One command; for each event a function that returns its answer, or raises it."""
+        words = [
+            word for event, id, value in events for word in (event, id, "" if value is None else f"={value}")
+        ]
+        _, said = self.ask(now, "submit", *words)
+        return [partial(self._answer, *said[3 * i : 3 * i + 3], *events[i][:2]) for i in range(len(events))]
+
+    def _answer(self, status, said, conflict, event, id):
+        status = unpack("<d", status)[0]
         if status == 1:
-            raise GateFull(self.rule.max_pending, unpack("<d", said[0])[0] / 1e9)
+            raise GateFull(self.rule.max_pending, unpack("<d", said)[0] / 1e9)
         if status == 2:
-            raise IdReused(id, said[0].decode(), event)
-        accepted, clock, due = map(int, unpack("<3d", said[0]))
-        return Submission(bool(accepted), id, clock, due, said[1].decode() or None)
+            raise IdReused(id, said.decode(), event)
+        accepted, clock, due = map(int, unpack("<3d", said))
+        return Submission(bool(accepted), id, clock, due, conflict.decode() or None)
 
     def status(self, now, id):
         _, said = self.ask(now, "status", id)
@@ -96,6 +109,15 @@ def test_core_and_script_agree(valkey, name, strict):
                 id = str(step if dice.random() < 0.8 else dice.randrange(step + 1))
                 value = dice.choice((None, "", "v", "=\0ü"))
                 both = [outcome(gate.submit, now, event, id, value) for gate in (core, script)]
+            elif what < 0.75:
+                events = [
+                    (dice.choice(("a", "b", "c", "d")), f"{step}.{number}", None)
+                    for number in range(dice.randrange(1, 9))
+                ]
+                both = [
+                    [outcome(core.submit, now, *event) for event in events],
+                    [outcome(answer) for answer in script.submit_all(now, events)],
+                ]
             elif what < 0.8:
                 id = str(dice.randrange(step + 1))
                 both = [gate.status(now, id) for gate in (core, script)]

@@ -204,13 +204,12 @@ class OnceGate:
 
     def submit(self, now: int, event: str, id: str, value: str | None = None) -> Submission:
         """An event comes; what its first submission with this id was told, if there was one."""
+        now = self.advance(now)
         known = self.answers.get(id)
         if known is not None:
-            self.advance(now)
             if known[1] != event:
                 raise IdReused(id, known[1], event)
             return known[2]
-        now = self.advance(now)
         seen = self.seen.get(event)
         if seen is not None:
             return self._reject(now, event, id, seen)

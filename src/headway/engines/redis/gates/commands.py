@@ -8,13 +8,15 @@ longer than a caller retries.
 from __future__ import annotations
 
 import asyncio
+import copy
 import sys
 from struct import unpack, unpack_from
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from hiredis import ReplyError
 
-from headway.core.once import Change, EventStatus, Pending
+from headway.core.once import Change, EventStatus, Pending, Submission
 from headway.engines.redis.client.reconfigure import run_plain
 from headway.engines.redis.client.registry import escape
 from headway.engines.redis.net.connections import CONNECTION_ERRORS, LoopEnded, exchange_async
@@ -32,6 +34,9 @@ OK, FULL, REUSED, OTHER, GONE = range(5)
 ATTEMPTS = 4
 LINES, EVENTS = 200, 1000
 """How many lines of the log one answer has, and how many pending events one list of it."""
+
+MOST_TOGETHER, MOST_BYTES = 64, 262144
+"""How many events travel in one command."""
 
 ERRORS = (ReplyError, *CONNECTION_ERRORS)
 
@@ -62,6 +67,7 @@ class GateCommands:
         self.root = f"{engine.namespace}:once:{{{escape(self.name)}}}".encode()
         # What `Engine.pool_of` looks at.
         self.keys = (self.root,)
+        self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
         self._numbers = (rule.duration // TICK, rule.strict, rule.max_pending, rule.retention // TICK)
 
     def _flow(self, words: tuple[bytes, ...]) -> Flow[Any]:
@@ -122,12 +128,95 @@ class GateCommands:
             raise LimitMismatch(self.name, str(kept), str(self.rule))
         return head, answer[1:]
 
-    def refuse(self, head: Head, said: list[Any], event: str, id: str) -> NoReturn:
-        """A submission changed nothing, and this is why."""
-        if head.status == FULL:
-            raise GateFull(self.rule.max_pending, unpack("<d", said[0])[0] / 1e6)
-        assert head.status == REUSED, head
-        raise IdReused(id, said[0].decode(), event)
+    # -- submitting --------------------------------------------------------------------------------------
+
+    def submit(self, event: str, id: str, value: str | None) -> Submission:
+        _, said = self.send(b"submit", event.encode(), id.encode(), _value(value))
+        return self._submission(said, event, id)
+
+    async def submit_async(self, event: str, id: str, value: str | None) -> Submission:
+        """Events of tasks that are submitted in one turn of their loop travel together."""
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            raise UnsupportedAsync("trio" if "trio" in sys.modules else None)
+        together = self._together.get(loop)
+        if together is None:
+            together = self._together[loop] = Together(self)
+        return self._submission(await together.submit(loop, event, id, _value(value)), event, id)
+
+    def _submission(self, answer: list[bytes], event: str, id: str) -> Submission:
+        status, said, conflict = answer
+        outcome = unpack("<d", status)[0]
+        if outcome == FULL:
+            raise GateFull(self.rule.max_pending, unpack("<d", said)[0] / 1e6)
+        if outcome == REUSED:
+            raise IdReused(id, said.decode(), event)
+        accepted, clock, due = map(int, unpack("<3d", said))
+        return Submission(bool(accepted), id, clock, due * TICK, conflict.decode() or None)
+
+
+class Together:
+    """Submissions of one loop that wait for the end of its turn."""
+
+    def __init__(self, commands: GateCommands) -> None:
+        self.commands = commands
+        self.words: list[bytes] = []
+        self.size = 0
+        self.futures: list[asyncio.Future[list[bytes]]] = []
+        # asyncio keeps no task alive.
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def submit(self, loop: asyncio.AbstractEventLoop, event: str, id: str, value: bytes) -> list[bytes]:
+        words = (event.encode(), id.encode(), value)
+        size = sum(map(len, words))
+        if len(self.futures) >= MOST_TOGETHER or (self.futures and self.size + size > MOST_BYTES):
+            self.flush(loop)
+        if not self.futures:
+            loop.call_soon(self.flush, loop)
+        future: asyncio.Future[list[bytes]] = loop.create_future()
+        self.futures.append(future)
+        self.words += words
+        self.size += size
+        return await future
+
+    def flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.futures:
+            futures, words = self.futures, self.words
+            self.futures, self.words, self.size = [], [], 0
+            task = loop.create_task(self._send(futures, words))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _send(self, futures: list[asyncio.Future[list[bytes]]], words: list[bytes]) -> None:
+        try:
+            _, said = await self.commands.send_async(b"submit", *words)
+        except BaseException as error:
+            for future in futures:
+                if not future.done():
+                    if isinstance(error, Exception):
+                        future.set_exception(_copied(error, first=future is futures[0]))
+                    else:
+                        future.cancel()
+            if not isinstance(error, Exception):
+                raise
+            return
+        for i, future in enumerate(futures):
+            if not future.done():
+                future.set_result(said[3 * i : 3 * i + 3])
+
+
+def _copied(error: Exception, *, first: bool) -> Exception:
+    """An error for each caller: one that is raised in several tasks would collect the frames of all."""
+    if first:
+        return error
+    other = copy.copy(error)
+    other.__cause__ = error.__cause__
+    return other
+
+
+def _value(value: str | None) -> bytes:
+    """A value that is there has a sign in front."""
+    return b"" if value is None else b"=" + value.encode()
 
 
 # -- texts ---------------------------------------------------------------------------------------------------------

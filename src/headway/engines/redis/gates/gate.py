@@ -11,7 +11,6 @@ from headway.engines.redis.gates.commands import (
     EVENTS,
     GONE,
     LINES,
-    OK,
     GateCommands,
     Head,
     read_line,
@@ -39,21 +38,10 @@ class RedisGate:
     # -- commands ----------------------------------------------------------------------------------------
 
     def submit(self, event: str, id: str, value: str | None) -> Submission:
-        head, said = self.commands.send(*self._submit(event, id, value))
-        return self._submission(head, said, event, id)
+        return self.commands.submit(event, id, value)
 
     async def submit_async(self, event: str, id: str, value: str | None) -> Submission:
-        head, said = await self.commands.send_async(*self._submit(event, id, value))
-        return self._submission(head, said, event, id)
-
-    def _submit(self, event: str, id: str, value: str | None) -> tuple[bytes, ...]:
-        return b"submit", event.encode(), id.encode(), b"" if value is None else b"=" + value.encode()
-
-    def _submission(self, head: Head, said: list[Any], event: str, id: str) -> Submission:
-        if head.status != OK:
-            self.commands.refuse(head, said, event, id)
-        accepted, clock, due = map(int, unpack("<3d", said[0]))
-        return Submission(bool(accepted), id, clock, due * TICK, said[1].decode() or None)
+        return await self.commands.submit_async(event, id, value)
 
     def status(self, id: str) -> EventStatus | None:
         return self._status(*self.commands.send(b"status", id.encode()))

@@ -32,10 +32,15 @@ if at == 0 then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
+-- The gate's numbers: its clock, latest time, turns given, duration, mode and beginning; before when time changes
+-- nothing (quiet), when the first pending event is due (0: none is), when its keys were last given more time to live;
+-- how many events count and are pending, and how many lines and answers are kept.
 local clock, last, turn, own_duration, own_strict, began = 0, 0, 0, duration, strict and 1 or 0, now
+local quiet, due, renewed, seen_count, pending_count, line_count, answer_count = now, 0, 0, 0, 0, 0, 0
 local stored = call('HGET', root, 'm')
 if stored then
-  clock, last, turn, own_duration, own_strict, began = unpack_from('<dddddd', stored)
+  clock, last, turn, own_duration, own_strict, began, quiet, due, renewed, seen_count, pending_count, line_count,
+    answer_count = unpack_from('<ddddddddddddd', stored)
 end
 if own_duration ~= duration or own_strict ~= (strict and 1 or 0) then
   return {pack('<dddddd', OTHER, now, clock, began, own_duration, own_strict)}
@@ -63,21 +68,51 @@ local function first_of(queue)
   return call('ZRANGE', root .. queue, 0, 0)[1]
 end
 
+-- Something changes by itself at that time, unless it is later than what is known of.
+local function note(at)
+  if at < quiet then
+    quiet = at
+  end
+end
+
+-- One more in a queue that had so many: a key that begins has no end yet.
+local function add(count)
+  if count == 0 then
+    renewed = 0
+  end
+  return count + 1
+end
+
 -- A line of the log: its clock, status and time, then id, event and value (which is '' or begins with '=').
-local fresh, fresh_count, fresh_bytes = {}, 0, 0
+local lines, news, news_count, news_bytes = {}, {}, 0, 0
+local function write_lines()
+  if #lines > 0 then
+    call('RPUSH', root .. ':l', unpack(lines))
+    lines = {}
+  end
+end
+
 local function tick(status, id, event, value)
   clock = clock + 1
   local line = pack('<ddd', clock, status, now) .. text(id) .. text(event) .. value
-  call('RPUSH', root .. ':l', line)
-  fresh_count, fresh_bytes = fresh_count + 1, fresh_bytes + #line
-  if fresh_count <= MOST_LINES and fresh_bytes <= MOST_BYTES then
-    fresh[fresh_count] = text(line)
+  line_count = add(line_count)
+  note(now + kept + 1)
+  lines[#lines + 1] = line
+  if #lines == 1000 then
+    write_lines()
+  end
+  news_count, news_bytes = news_count + 1, news_bytes + #line
+  if news_count <= MOST_LINES and news_bytes <= MOST_BYTES then
+    news[news_count] = text(line)
   end
   return clock
 end
 
 -- What is kept of an answer: when it was given, what became of it; accepted or not, clock, due; event and conflict.
 local function keep_answer(id, when, status, said, event, conflict)
+  answer_count = add(answer_count)
+  note(when + kept + 1)
+  call('ZADD', root .. ':i', next_turn(), id)
   call('HSET', root .. ':a', id, pack('<dd', when, status) .. said .. text(event) .. text(conflict))
 end
 
@@ -94,66 +129,90 @@ local function finish(pending, status)
   end
 end
 
+local function first_due()
+  due = 0
+  local event = pending_count > 0 and first_of(':d')
+  if event then
+    due = select(2, unpack_from('<dd', call('HGET', root .. ':p', event)))
+    note(due)
+  end
+end
+
 local function take_pending(event)
-  local pending = call('HGET', root .. ':p', event)
+  local pending = pending_count > 0 and call('HGET', root .. ':p', event)
   if pending then
     call('HDEL', root .. ':p', event)
     call('ZREM', root .. ':d', event)
+    pending_count = pending_count - 1
   end
   return pending
 end
 
 -- Let time act: publish what is due, forget what is old.
 local function advance()
-  local event = first_of(':d')
-  while event do
-    local _, due = unpack_from('<dd', call('HGET', root .. ':p', event))
-    if due > now then
+  if now < quiet then
+    return
+  end
+  quiet = math.huge
+  first_due()
+  while due > 0 and due <= now do
+    finish(take_pending(first_of(':d')), PUBLISHED)
+    first_due()
+  end
+  while seen_count > 0 do
+    local event = first_of(':s')
+    local ends = unpack_from('<d', call('HGET', root .. ':t', event)) + duration
+    if ends > now then
+      note(ends)
       break
     end
-    finish(take_pending(event), PUBLISHED)
-    event = first_of(':d')
-  end
-  event = first_of(':s')
-  while event and unpack_from('<d', call('HGET', root .. ':t', event)) + duration <= now do
     call('ZREM', root .. ':s', event)
     call('HDEL', root .. ':t', event)
-    event = first_of(':s')
+    seen_count = seen_count - 1
   end
+  write_lines()
   local old = now - kept
-  local line = call('LINDEX', root .. ':l', 0)
-  while line and select(3, unpack_from('<ddd', line)) < old do
+  while line_count > 0 do
+    local time = select(3, unpack_from('<ddd', call('LINDEX', root .. ':l', 0)))
+    if time >= old then
+      note(time + kept + 1)
+      break
+    end
     call('LPOP', root .. ':l')
-    line = call('LINDEX', root .. ':l', 0)
+    line_count = line_count - 1
   end
-  local id = first_of(':i')
-  while id do
-    local answer = call('HGET', root .. ':a', id)
-    local when, status = unpack_from('<dd', answer)
-    if when >= old or status == SUBMITTED and call('HEXISTS', root .. ':p', (read(answer, 41))) == 1 then
+  while answer_count > 0 do
+    local id = first_of(':i')
+    local when = unpack_from('<d', call('HGET', root .. ':a', id))
+    if when >= old then
+      note(when + kept + 1)
       break
     end
     call('ZREM', root .. ':i', id)
     call('HDEL', root .. ':a', id)
-    id = first_of(':i')
+    answer_count = answer_count - 1
   end
 end
 
--- Write the gate down, and let all of it live for as long as it says anything.
+-- Write the gate down, let all of it live for as long as it says anything, and publish what is new.
 local function save(status, ...)
-  call('HSET', root, 'm', pack('<dddddd', clock, now, turn, duration, strict and 1 or 0, began))
-  local ms = math.ceil((kept + duration + GRACE) / 1000)
-  for _, part in ipairs({'', ':s', ':t', ':d', ':p', ':l', ':i', ':a'}) do
-    call('PEXPIRE', root .. part, ms)
+  write_lines()
+  local renew = now >= renewed + GRACE / 2 or now < renewed
+  if renew then
+    renewed = now
   end
-  local due, event = 0, strict and first_of(':d')
-  if event then
-    due = select(2, unpack_from('<dd', call('HGET', root .. ':p', event)))
+  call('HSET', root, 'm', pack('<ddddddddddddd', clock, now, turn, duration, strict and 1 or 0, began,
+    quiet, due, renewed, seen_count, pending_count, line_count, answer_count))
+  if renew then
+    local ms = math.ceil((kept + duration + GRACE) / 1000)
+    for _, part in ipairs({'', ':s', ':t', ':d', ':p', ':l', ':i', ':a'}) do
+      call('PEXPIRE', root .. part, ms)
+    end
   end
   local head = pack('<ddddd', status, now, clock, began, due)
-  if fresh_count > 0 then
+  if news_count > 0 then
     -- Without the right to publish, waiters look by themselves: what was decided stands.
-    redis.pcall('PUBLISH', root .. ':news', head .. (#fresh == fresh_count and table.concat(fresh) or ''))
+    redis.pcall('PUBLISH', root .. ':news', head .. (#news == news_count and table.concat(news) or ''))
   end
   return {head, ...}
 end
@@ -162,18 +221,17 @@ end
 
 local commands = {}
 
--- event, id, value ('' or '=' and the value): accepted, clock, due and the id that it conflicts with
-function commands.submit(event, id, value)
-  local known = call('HGET', root .. ':a', id)
-  advance()
+-- An event comes: a status, what was said (accepted, clock, due) or the reason, and the id that it conflicts with.
+local function submit(event, id, value)
+  local known = answer_count > 0 and call('HGET', root .. ':a', id)
   if known then
     local before, from = read(known, 41)
     if before ~= event then
-      return save(REUSED, before)
+      return REUSED, before, ''
     end
-    return save(OK, string.sub(known, 17, 40), (read(known, from)))
+    return OK, string.sub(known, 17, 40), (read(known, from))
   end
-  local seen = call('HGET', root .. ':t', event)
+  local seen = seen_count > 0 and call('HGET', root .. ':t', event)
   if seen then
     local conflict = string.sub(seen, 9)
     if strict then
@@ -183,31 +241,47 @@ function commands.submit(event, id, value)
       local repeated = take_pending(event)
       if repeated then
         finish(repeated, INVALIDATED)
+        first_due()
       end
     end
     local said = pack('<ddd', 0, clock, 0)
-    call('ZADD', root .. ':i', next_turn(), id)
     keep_answer(id, now, REJECTED, said, event, conflict)
-    return save(OK, said, conflict)
+    return OK, said, conflict
   end
-  if call('ZCARD', root .. ':s') >= room then
+  if seen_count >= room then
     local oldest = unpack_from('<d', call('HGET', root .. ':t', first_of(':s')))
-    return save(FULL, pack('<d', oldest + duration - now))
+    return FULL, pack('<d', oldest + duration - now), ''
   end
+  seen_count = add(seen_count)
+  note(now + duration)
   call('ZADD', root .. ':s', next_turn(), event)
   call('HSET', root .. ':t', event, pack('<d', now) .. id)
-  local due = strict and now + duration or now
-  local said = pack('<ddd', 1, tick(SUBMITTED, id, event, value), due)
-  call('ZADD', root .. ':i', next_turn(), id)
-  keep_answer(id, now, SUBMITTED, said, event, '')
-  local pending = pack('<ddd', now, due, clock) .. text(id) .. text(event) .. value
+  local own_due = strict and now + duration or now
+  local said = pack('<ddd', 1, tick(SUBMITTED, id, event, value), own_due)
   if strict then
+    keep_answer(id, now, SUBMITTED, said, event, '')
     call('ZADD', root .. ':d', string.format('%.0f', clock), event)
-    call('HSET', root .. ':p', event, pending)
+    call('HSET', root .. ':p', event, pack('<ddd', now, own_due, clock) .. text(id) .. text(event) .. value)
+    pending_count = add(pending_count)
+    if due == 0 then
+      due = own_due
+    end
   else
-    finish(pending, PUBLISHED)
+    tick(PUBLISHED, id, event, value)
+    keep_answer(id, now, PUBLISHED, said, event, '')
   end
-  return save(OK, said, '')
+  return OK, said, ''
+end
+
+-- event, id, value ('' or '=' and the value), for each of them: its status, what was said, and the conflict
+function commands.submit(...)
+  local given, said = {...}, {}
+  advance()
+  for i = 1, #given, 3 do
+    local status, what, conflict = submit(given[i], given[i + 1], given[i + 2])
+    said[i], said[i + 1], said[i + 2] = pack('<d', status), what, conflict
+  end
+  return save(OK, unpack(said))
 end
 
 -- id: its status, if it is known
@@ -221,7 +295,8 @@ end
 function commands.changes(since, most)
   advance()
   since, most = tonumber(since), tonumber(most)
-  local oldest = clock - call('LLEN', root .. ':l')
+  write_lines()
+  local oldest = clock - line_count
   if since < oldest then
     return save(GONE, pack('<d', oldest))
   end
