@@ -421,6 +421,35 @@ def test_many_events_that_are_due_at_once_are_published_and_pushed(valkey, open_
     check_law(reader.found)
 
 
+def test_a_crowd_that_is_due_at_once_does_not_hold_the_server_up(valkey, open_gate):
+    """A command publishes a thousand at most; an event that is due counts as published all the same."""
+    gate = open_gate(valkey.url, 60, "strict", max_pending=3000)
+    engine = gate._gate.engine
+    engine.fixed_time = 2e15
+
+    async def submit(count):
+        await asyncio.gather(*[gate.submit_async(str(number), id=str(number)) for number in range(count)])
+
+    try:
+        asyncio.run(submit(3000))
+        engine.fixed_time += 60e6
+        assert gate.status("0") is PUBLISHED
+        assert gate._gate.news(0) is None
+        assert gate._gate.changes(0).clock == 5000, "a thousand by each command"
+        again = gate.submit("2999")
+        assert again.accepted
+        assert again.clock == 6001, "all that was due comes before it"
+        assert gate.status("2999") is PUBLISHED
+        changes = gate.changes(3000)
+        assert [change.id for change in changes[:3000]] == [str(number) for number in range(3000)]
+        engine.fixed_time += 59e6
+        assert not gate.submit("2999").accepted
+        engine.fixed_time += 3e6
+        assert gate.submit("a").accepted
+    finally:
+        engine.fixed_time = 0.0
+
+
 def test_the_listener_ends_when_no_gate_is_watched(valkey, open_gate, monkeypatch):
     from headway.engines.redis.gates import listener
 

@@ -20,6 +20,7 @@ local OK, FULL, REUSED, OTHER, GONE = 0, 1, 2, 3, 4
 local REJECTED, SUBMITTED, INVALIDATED, PUBLISHED = 0, 1, 2, 3
 local GRACE = 60000000
 local MOST_LINES, MOST_BYTES = 64, 65536
+local MOST_STEPS = 1000
 local call, pack, unpack_from = redis.call, struct.pack, struct.unpack
 local root = KEYS[1]
 local at, duration, strict, room, retention = unpack_from('<ddddd', ARGV[1])
@@ -148,18 +149,22 @@ local function take_pending(event)
   return pending
 end
 
--- Let time act: publish what is due, forget what is old.
-local function advance()
+-- Let time act: publish what is due, forget what is old. A server that does nothing else for seconds serves no other
+-- client: what is too much for one command (unless it may take any number of steps) is left to the next, which comes at
+-- once if a process waits. Nothing is decided by what is left: `submit` looks at times, and catches up where it must.
+local behind = false
+local function advance(steps)
   if now < quiet then
     return
   end
-  quiet = math.huge
+  quiet, behind = math.huge, false
   first_due()
-  while due > 0 and due <= now do
+  while due > 0 and due <= now and steps > 0 do
     finish(take_pending(first_of(':d')), PUBLISHED)
     first_due()
+    steps = steps - 1
   end
-  while seen_count > 0 do
+  while seen_count > 0 and steps > 0 do
     local event = first_of(':s')
     local ends = unpack_from('<d', call('HGET', root .. ':t', event)) + duration
     if ends > now then
@@ -169,10 +174,11 @@ local function advance()
     call('ZREM', root .. ':s', event)
     call('HDEL', root .. ':t', event)
     seen_count = seen_count - 1
+    steps = steps - 1
   end
   write_lines()
   local old = now - kept
-  while line_count > 0 do
+  while line_count > 0 and steps > 0 do
     local time = select(3, unpack_from('<ddd', call('LINDEX', root .. ':l', 0)))
     if time >= old then
       note(time + kept + 1)
@@ -180,8 +186,9 @@ local function advance()
     end
     call('LPOP', root .. ':l')
     line_count = line_count - 1
+    steps = steps - 1
   end
-  while answer_count > 0 do
+  while answer_count > 0 and steps > 0 do
     local id = first_of(':i')
     local when = unpack_from('<d', call('HGET', root .. ':a', id))
     if when >= old then
@@ -191,6 +198,10 @@ local function advance()
     call('ZREM', root .. ':i', id)
     call('HDEL', root .. ':a', id)
     answer_count = answer_count - 1
+    steps = steps - 1
+  end
+  if steps <= 0 then
+    quiet, behind = now, true
   end
 end
 
@@ -223,6 +234,11 @@ local commands = {}
 
 -- An event comes: a status, what was said (accepted, clock, due) or the reason, and the id that it conflicts with.
 local function submit(event, id, value)
+  local seen = seen_count > 0 and call('HGET', root .. ':t', event)
+  if behind and (seen_count >= room or seen and unpack_from('<d', seen) + duration <= now) then
+    advance(math.huge)
+    seen = seen_count > 0 and call('HGET', root .. ':t', event)
+  end
   local known = answer_count > 0 and call('HGET', root .. ':a', id)
   if known then
     local before, from = read(known, 41)
@@ -231,7 +247,6 @@ local function submit(event, id, value)
     end
     return OK, string.sub(known, 17, 40), (read(known, from))
   end
-  local seen = seen_count > 0 and call('HGET', root .. ':t', event)
   if seen then
     local conflict = string.sub(seen, 9)
     if strict then
@@ -276,7 +291,7 @@ end
 -- event, id, value ('' or '=' and the value), for each of them: its status, what was said, and the conflict
 function commands.submit(...)
   local given, said = {...}, {}
-  advance()
+  advance(MOST_STEPS)
   for i = 1, #given, 3 do
     local status, what, conflict = submit(given[i], given[i + 1], given[i + 2])
     said[i], said[i + 1], said[i + 2] = pack('<d', status), what, conflict
@@ -286,14 +301,14 @@ end
 
 -- id: its status, if it is known
 function commands.status(id)
-  advance()
+  advance(MOST_STEPS)
   local answer = call('HGET', root .. ':a', id)
   return answer and save(OK, string.sub(answer, 9, 16)) or save(OK)
 end
 
 -- since, at most so many: the value after which all lines are kept, and the lines after since
 function commands.changes(since, most)
-  advance()
+  advance(MOST_STEPS)
   since, most = tonumber(since), tonumber(most)
   write_lines()
   local oldest = clock - line_count
@@ -305,7 +320,7 @@ end
 
 -- pending events, in the order of being due: lists of so many each, as a call has no more arguments than the stack
 function commands.snapshot(most)
-  advance()
+  advance(MOST_STEPS)
   local lists, from, events = {}, 0, nil
   repeat
     events = call('ZRANGE', root .. ':d', from, from + tonumber(most) - 1)
