@@ -1,5 +1,7 @@
 """The gate that lets an event through once: against a model that remembers everything, and by its laws."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -254,3 +256,12 @@ def test_the_table_is_the_code():
     for before, _, after, mode in TRANSITIONS:
         stated |= {(before, after, each) for each in (("only", "strict") if mode == "both" else (mode,))}
     assert happened == stated
+
+
+def test_the_page_shows_the_transitions_of_the_core():
+    page = Path(__file__).parents[2] / "docs" / "once.md"
+    rows = [
+        f"| {'(none)' if before is None else f'`{before.name}`'} | {what} | `{after.name}` | {mode} |"
+        for before, what, after, mode in TRANSITIONS
+    ]
+    assert "\n".join(rows) + "\n\n" in page.read_text(encoding="utf-8")

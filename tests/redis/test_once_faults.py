@@ -12,6 +12,7 @@ import pytest
 from tests.redis.servers import eventually
 
 from headway import Change, EngineUnavailable, EventStatus, GateFull, IdReused, Once, Snapshot
+from headway.engines.redis.net.acl import acl_line
 from waiting import NEVER
 
 pytestmark = pytest.mark.realtime
@@ -327,6 +328,15 @@ def test_a_user_that_may_neither_publish_nor_subscribe_looks_instead(valkey, ope
     reader.close()
     gate.close()
     admin.acl_deluser("mute")
+
+
+def test_the_rights_that_the_page_names_are_enough(valkey, open_gate):
+    admin = valkey.client()
+    admin.execute_command(acl_line("limits", "secret"))
+    check_gate(open_gate, f"redis://limits:secret@{valkey.url.partition('://')[2]}")
+    refused = {entry["object"] for entry in admin.acl_log() if entry["username"] == "limits"}
+    assert refused <= {"client|setinfo"}, "which redis-py sends, and does without"
+    admin.acl_deluser("limits")
 
 
 # -- what it costs -----------------------------------------------------------------------------------------
