@@ -4,7 +4,7 @@
 --          :s  events that count (sorted by turn), and :t (hash: event -> time, id)
 --          :d  pending events (sorted by the clock of their submission), and :p (hash: event -> a pending event)
 --          :l  the log, a list of lines; its length and the clock say which line is first
---          :i  ids in the order of their submission, and :a (hash: id -> the answer that was given)
+--          :i  a list of ids in the order of their submission, and :a (hash: id -> the answer that was given)
 -- ARGV[1]  numbers: time (0: the server's), duration, strict or not, max_pending, retention
 -- ARGV[2]  what to do: one of the functions at the end; ARGV[3..]: its arguments
 --
@@ -113,7 +113,7 @@ end
 local function keep_answer(id, when, status, said, event, conflict)
   answer_count = add(answer_count)
   note(when + kept + 1)
-  call('ZADD', root .. ':i', next_turn(), id)
+  call('RPUSH', root .. ':i', id)
   call('HSET', root .. ':a', id, pack('<dd', when, status) .. said .. text(event) .. text(conflict))
 end
 
@@ -189,13 +189,13 @@ local function advance(steps)
     steps = steps - 1
   end
   while answer_count > 0 and steps > 0 do
-    local id = first_of(':i')
+    local id = call('LINDEX', root .. ':i', 0)
     local when = unpack_from('<d', call('HGET', root .. ':a', id))
     if when >= old then
       note(when + kept + 1)
       break
     end
-    call('ZREM', root .. ':i', id)
+    call('LPOP', root .. ':i')
     call('HDEL', root .. ':a', id)
     answer_count = answer_count - 1
     steps = steps - 1
