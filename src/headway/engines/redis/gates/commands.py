@@ -20,7 +20,8 @@ from headway.core.once import Change, EventStatus, Pending, Submission
 from headway.engines.redis.client.reconfigure import run_plain
 from headway.engines.redis.client.registry import escape
 from headway.engines.redis.net.connections import CONNECTION_ERRORS, LoopEnded, exchange_async
-from headway.engines.redis.script.protocol import TICK, numbers
+from headway.engines.redis.script.protocol import TICK, framed, numbers
+from headway.engines.redis.script.scripts import plain_script
 from headway.errors import GateFull, IdReused, LimitMismatch, UnsupportedAsync
 
 if TYPE_CHECKING:
@@ -69,15 +70,40 @@ class GateCommands:
         self.keys = (self.root,)
         self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
         self._numbers = (rule.duration // TICK, rule.strict, rule.max_pending, rule.retention // TICK)
+        self._front = framed(b"EVALSHA", plain_script("once").sha, b"1", self.root)
+        self._framed = framed(numbers(0, *self._numbers))
 
     def _flow(self, words: tuple[bytes, ...]) -> Flow[Any]:
-        return run_plain("once", b"1", self.root, numbers(self.engine.fixed_time, *self._numbers), *words)
+        return run_plain("once", b"1", self.root, self._packed(), *words)
+
+    def _packed(self) -> bytes:
+        return numbers(self.engine.fixed_time, *self._numbers)
 
     # -- sending -----------------------------------------------------------------------------------------
+
+    def _payload(self, words: tuple[bytes, ...]) -> bytes:
+        """The command as bytes, for a server that knows the script: nearly all of it is the same each time."""
+        numbers = self._framed if not self.engine.fixed_time else framed(self._packed())
+        return b"*%d\r\n%b%b%b" % (5 + len(words), self._front, numbers, framed(*words))
 
     def send(self, *words: bytes) -> tuple[Head, list[Any]]:
         """From a thread."""
         pool = self.engine.pool_of(self)
+        connection = pool.spare()
+        if connection is not None:
+            # Nearly always that is all; whatever else comes is for the slow way, which may send the command again.
+            try:
+                reply = connection.call(self._payload(words))
+            except CONNECTION_ERRORS as error:
+                connection.close()
+                pool = self._next_pool(pool, error)
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                pool.put_back(connection)
+                if type(reply) is list:
+                    return self._read(reply)
         for _ in range(ATTEMPTS):
             try:
                 return self._read(pool.exchange(self._flow(words)))
@@ -87,9 +113,7 @@ class GateCommands:
 
     async def send_async(self, *words: bytes) -> tuple[Head, list[Any]]:
         """From a task, on the connection that all tasks of its loop share."""
-        loop = asyncio._get_running_loop()
-        if loop is None:
-            raise UnsupportedAsync("trio" if "trio" in sys.modules else None)
+        loop = running_loop()
         pool = self.engine.pool_of(self)
         for _ in range(ATTEMPTS):
             connection = None
@@ -136,13 +160,11 @@ class GateCommands:
 
     async def submit_async(self, event: str, id: str, value: str | None) -> Submission:
         """Events of tasks that are submitted in one turn of their loop travel together."""
-        loop = asyncio._get_running_loop()
-        if loop is None:
-            raise UnsupportedAsync("trio" if "trio" in sys.modules else None)
+        loop = running_loop()
         together = self._together.get(loop)
         if together is None:
             together = self._together[loop] = Together(self)
-        return self._submission(await together.submit(loop, event, id, _value(value)), event, id)
+        return self._submission(await together.add(loop, event, id, _value(value)), event, id)
 
     def _submission(self, answer: list[bytes], event: str, id: str) -> Submission:
         status, said, conflict = answer
@@ -151,8 +173,8 @@ class GateCommands:
             raise GateFull(self.rule.max_pending, unpack("<d", said)[0] / 1e6)
         if outcome == REUSED:
             raise IdReused(id, said.decode(), event)
-        accepted, clock, due = map(int, unpack("<3d", said))
-        return Submission(bool(accepted), id, clock, due * TICK, conflict.decode() or None)
+        accepted, clock, due = unpack("<3d", said)
+        return Submission(accepted == 1, id, int(clock), int(due) * TICK, conflict.decode() or None)
 
 
 class Together:
@@ -166,9 +188,11 @@ class Together:
         # asyncio keeps no task alive.
         self.tasks: set[asyncio.Task[None]] = set()
 
-    async def submit(self, loop: asyncio.AbstractEventLoop, event: str, id: str, value: bytes) -> list[bytes]:
+    def add(
+        self, loop: asyncio.AbstractEventLoop, event: str, id: str, value: bytes
+    ) -> asyncio.Future[list[bytes]]:
         words = (event.encode(), id.encode(), value)
-        size = sum(map(len, words))
+        size = len(words[0]) + len(words[1]) + len(value)
         if len(self.futures) >= MOST_TOGETHER or (self.futures and self.size + size > MOST_BYTES):
             self.flush(loop)
         if not self.futures:
@@ -177,7 +201,7 @@ class Together:
         self.futures.append(future)
         self.words += words
         self.size += size
-        return await future
+        return future
 
     def flush(self, loop: asyncio.AbstractEventLoop) -> None:
         if self.futures:
@@ -212,6 +236,13 @@ def _copied(error: Exception, *, first: bool) -> Exception:
     other = copy.copy(error)
     other.__cause__ = error.__cause__
     return other
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        raise UnsupportedAsync("trio" if "trio" in sys.modules else None)
+    return loop
 
 
 def _value(value: str | None) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,8 @@ class RedisGate:
     def submit(self, event: str, id: str, value: str | None) -> Submission:
         return self.commands.submit(event, id, value)
 
-    async def submit_async(self, event: str, id: str, value: str | None) -> Submission:
-        return await self.commands.submit_async(event, id, value)
+    def submit_async(self, event: str, id: str, value: str | None) -> Coroutine[Any, Any, Submission]:
+        return self.commands.submit_async(event, id, value)
 
     def status(self, id: str) -> EventStatus | None:
         return self._status(*self.commands.send(b"status", id.encode()))
