@@ -1,3 +1,4 @@
+# mypy: disable-error-code="var-annotated"
 """The gate that lets an event through once: against a model that remembers everything, and by its laws."""
 
 from pathlib import Path

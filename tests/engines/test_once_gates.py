@@ -1,3 +1,4 @@
+# mypy: disable-error-code="var-annotated"
 """What a gate decides, and what it tells: the same on every engine, in virtual time."""
 
 import pickle

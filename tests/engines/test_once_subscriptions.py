@@ -1,3 +1,4 @@
+# mypy: disable-error-code="var-annotated"
 """What a gate tells as it happens: pushed, in order, without gaps; for threads and for tasks, on every engine.
 
 Time is real here. A wait has an exact lower bound and no upper bound but `NEVER`.

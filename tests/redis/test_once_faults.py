@@ -1,3 +1,4 @@
+# mypy: disable-error-code="var-annotated"
 """Gates on servers that fail, and processes that are killed: each event ends once, and no gap is hidden."""
 
 import asyncio
