@@ -33,8 +33,8 @@ KEYWORDS = re.compile(
     "and|break|do|else|elseif|end|false|for|function|if|in|local|nil|not|or|repeat|return|then|true|until|while"
 ).fullmatch
 GLOBALS = {
-    "KEYS", "ARGV", "redis", "struct", "math", "string", "table", "error", "ipairs", "pairs", "select", "tonumber",
-    "unpack",
+    "KEYS", "ARGV", "redis", "struct", "math", "string", "table", "error", "ipairs", "pairs", "pcall", "select",
+    "tonumber", "type", "unpack",
 }  # fmt: skip
 TOKEN = re.compile(
     r"--\[\[.*?\]\]|--[^\n]*|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"|[A-Za-z_]\w*|\d[\w.]*|\.\.\.?|\S",

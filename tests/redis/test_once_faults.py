@@ -2,6 +2,7 @@
 """Gates on servers that fail, and processes that are killed: each event ends once, and no gap is hidden."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
@@ -12,7 +13,7 @@ import time
 import pytest
 from tests.redis.servers import eventually
 
-from headway import Change, EngineUnavailable, EventStatus, GateFull, IdReused, Once, Snapshot
+from headway import Change, ChangesGone, EngineUnavailable, EventStatus, GateFull, IdReused, Once, Snapshot
 from headway.engines.redis.net.acl import acl_line
 from waiting import NEVER
 
@@ -259,6 +260,24 @@ def test_a_subscriber_that_looks_only_after_the_loss_notices_it_too(make_server,
     reader.wait(lambda found: len(found) == 9)
     reader.close()
     assert isinstance(next(slow), Snapshot)
+
+
+@pytest.mark.parametrize("part", [b"", b":s", b":t", b":d", b":p", b":l", b":i", b":a"])
+def test_a_gate_of_which_a_part_was_evicted_begins_anew(valkey, open_gate, part):
+    gate, client = open_gate(valkey.url, 0.2, "strict", retention=0), valkey.client()
+    root = gate._gate.commands.root
+    gate.submit("a")
+    before = gate.snapshot().began
+    client.delete(root + part)
+    time.sleep(0.25)  # what is missing is missed at the latest when time acts on it
+    asyncio.run(gate.status_async("x"))
+    with contextlib.suppress(ChangesGone):
+        gate.changes()
+    assert gate.submit("b")
+    assert [change.clock for change in gate.changes()] == [1]
+    (pending,) = gate.snapshot().pending
+    assert pending.event == "b"
+    assert gate.snapshot().began > before
 
 
 def test_a_submit_whose_answer_was_lost_is_sent_again_and_counts_once(valkey, make_proxy, open_gate):

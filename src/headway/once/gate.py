@@ -190,9 +190,10 @@ class Once:
     def subscribe(self, since: int | Change | Snapshot | None = None) -> Subscription:
         """Changes as they happen, for `for` and for `async for`; it ends when it is closed, or the gate here.
 
-        None: a `Snapshot` comes first, and then every change after it. Otherwise every change after that clock value;
-        a `Snapshot` comes first if some are not kept any more. A `Change` or `Snapshot` of an earlier subscription
-        says the clock value too, and also notices if the gate was lost and has begun anew since.
+        None: a `Snapshot` comes first, of the moment when the first value is asked for, and then every change after it.
+        Otherwise every change after that clock value; a `Snapshot` comes first if some are not kept any more. A
+        `Change` or `Snapshot` of an earlier subscription says the clock value too, and also notices if the gate was
+        lost and has begun anew since.
         """
         began, last = None, None
         if isinstance(since, Change | Snapshot):

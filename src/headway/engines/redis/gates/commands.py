@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from headway.engines.redis.net.connections import Flow
     from headway.engines.redis.net.pool import ServerPool
 
-OK, FULL, REUSED, OTHER, GONE = range(5)
+OK, FULL, REUSED, OTHER, GONE, LOST = range(6)
 """How an answer begins, as in `script/lua/once.lua`."""
 ATTEMPTS = 4
 LINES, EVENTS = 200, 1000
 """How many lines of the log one answer has, and how many pending events one list of it."""
 
+ALWAYS = "it is always elsewhere, or lost"
 MOST_TOGETHER, MOST_BYTES = 64, 262144
 """How many events travel in one command."""
 
@@ -102,14 +103,15 @@ class GateCommands:
                 raise
             else:
                 pool.put_back(connection)
-                if type(reply) is list:
-                    return self._read(reply)
+                if type(reply) is list and (answer := self._read(reply)) is not None:
+                    return answer
         for _ in range(ATTEMPTS):
             try:
-                return self._read(pool.exchange(self._flow(words)))
+                if (answer := self._read(pool.exchange(self._flow(words)))) is not None:
+                    return answer
             except ERRORS as error:
                 pool = self._next_pool(pool, error)
-        raise self.engine.unavailable(ConnectionError("it is always elsewhere"))
+        raise self.engine.unavailable(ConnectionError(ALWAYS))
 
     async def send_async(self, *words: bytes) -> tuple[Head, list[Any]]:
         """From a task, on the connection that all tasks of its loop share."""
@@ -125,12 +127,14 @@ class GateCommands:
                 if connection.full:
                     await connection.room()
                     deadline = loop.time() + self.timeout_ns / 1e9
-                return self._read(await exchange_async(connection, self._flow(words), deadline))
+                found = await exchange_async(connection, self._flow(words), deadline)
+                if (answer := self._read(found)) is not None:
+                    return answer
             except ERRORS as error:
                 if connection is not None and not isinstance(error, ReplyError):
                     connection.close()
                 pool = self._next_pool(pool, error)
-        raise self.engine.unavailable(ConnectionError("it is always elsewhere"))
+        raise self.engine.unavailable(ConnectionError(ALWAYS))
 
     def _next_pool(self, pool: ServerPool, error: Exception) -> ServerPool:
         """Where to send the command after this error; raises if there is no such place."""
@@ -144,8 +148,14 @@ class GateCommands:
             raise engine.unavailable(error) from error
         return engine.pool_of(self)
 
-    def _read(self, answer: list[Any]) -> tuple[Head, list[Any]]:
-        head = Head.read(answer[0][:40])
+    def _read(self, answer: list[Any]) -> tuple[Head, list[Any]] | None:
+        """What an answer says; None if the gate was lost, and the command is to be sent to the next one."""
+        head = Head.read(answer[0])
+        if head.status == LOST:
+            self.engine.log_once(
+                ConnectionError(f"gate {self.name!r} has lost a part of itself, and begins anew")
+            )
+            return None
         if head.status == OTHER:
             duration, strict = unpack_from("<2d", answer[0], 32)
             kept = self.rule._replace(duration=int(duration) * TICK, strict=bool(strict))

@@ -16,7 +16,7 @@
 -- When the clock has moved, the same numbers are published on the channel :news, with the new lines of the log (each
 -- with its length) if there are not too many of them.
 
-local OK, FULL, REUSED, OTHER, GONE = 0, 1, 2, 3, 4
+local OK, FULL, REUSED, OTHER, GONE, LOST = 0, 1, 2, 3, 4, 5
 local REJECTED, SUBMITTED, INVALIDATED, PUBLISHED = 0, 1, 2, 3
 local GRACE = 60000000
 local MOST_LINES, MOST_BYTES = 64, 65536
@@ -42,6 +42,9 @@ local stored = call('HGET', root, 'm')
 if stored then
   clock, last, turn, own_duration, own_strict, began, quiet, due, renewed, seen_count, pending_count, line_count,
     answer_count = unpack_from('<ddddddddddddd', stored)
+else
+  -- What a gate has left whose numbers were evicted.
+  call('DEL', root .. ':s', root .. ':t', root .. ':d', root .. ':p', root .. ':l', root .. ':i', root .. ':a')
 end
 if own_duration ~= duration or own_strict ~= (strict and 1 or 0) then
   return {pack('<dddddd', OTHER, now, clock, began, own_duration, own_strict)}
@@ -65,8 +68,17 @@ local function next_turn()
   return string.format('%.0f', turn)
 end
 
+-- What the gate's numbers say is there. A server that evicts keys may have taken a part of a gate: then all of it is
+-- lost, and the command is sent again, to a gate that begins anew.
+local function must(found)
+  if not found then
+    error({lost = true})
+  end
+  return found
+end
+
 local function first_of(queue)
-  return call('ZRANGE', root .. queue, 0, 0)[1]
+  return must(call('ZRANGE', root .. queue, 0, 0)[1])
 end
 
 -- Something changes by itself at that time, unless it is later than what is known of.
@@ -134,7 +146,7 @@ local function first_due()
   due = 0
   local event = pending_count > 0 and first_of(':d')
   if event then
-    due = select(2, unpack_from('<dd', call('HGET', root .. ':p', event)))
+    due = select(2, unpack_from('<dd', must(call('HGET', root .. ':p', event))))
     note(due)
   end
 end
@@ -166,7 +178,7 @@ local function advance(steps)
   end
   while seen_count > 0 and steps > 0 do
     local event = first_of(':s')
-    local ends = unpack_from('<d', call('HGET', root .. ':t', event)) + duration
+    local ends = unpack_from('<d', must(call('HGET', root .. ':t', event))) + duration
     if ends > now then
       note(ends)
       break
@@ -179,7 +191,7 @@ local function advance(steps)
   write_lines()
   local old = now - kept
   while line_count > 0 and steps > 0 do
-    local time = select(3, unpack_from('<ddd', call('LINDEX', root .. ':l', 0)))
+    local time = select(3, unpack_from('<ddd', must(call('LINDEX', root .. ':l', 0))))
     if time >= old then
       note(time + kept + 1)
       break
@@ -189,8 +201,8 @@ local function advance(steps)
     steps = steps - 1
   end
   while answer_count > 0 and steps > 0 do
-    local id = call('LINDEX', root .. ':i', 0)
-    local when = unpack_from('<d', call('HGET', root .. ':a', id))
+    local id = must(call('LINDEX', root .. ':i', 0))
+    local when = unpack_from('<d', must(call('HGET', root .. ':a', id)))
     if when >= old then
       note(when + kept + 1)
       break
@@ -264,7 +276,7 @@ local function submit(event, id, value)
     return OK, said, conflict
   end
   if seen_count >= room then
-    local oldest = unpack_from('<d', call('HGET', root .. ':t', first_of(':s')))
+    local oldest = unpack_from('<d', must(call('HGET', root .. ':t', first_of(':s'))))
     return FULL, pack('<d', oldest + duration - now), ''
   end
   seen_count = add(seen_count)
@@ -315,7 +327,9 @@ function commands.changes(since, most)
   if since < oldest then
     return save(GONE, pack('<d', oldest))
   end
-  return save(OK, pack('<d', oldest), unpack(call('LRANGE', root .. ':l', since - oldest, since - oldest + most - 1)))
+  local found = call('LRANGE', root .. ':l', since - oldest, since - oldest + most - 1)
+  must(#found == math.max(0, math.min(most, clock - since)))
+  return save(OK, pack('<d', oldest), unpack(found))
 end
 
 -- pending events, in the order of being due: lists of so many each, as a call has no more arguments than the stack
@@ -325,11 +339,24 @@ function commands.snapshot(most)
   repeat
     events = call('ZRANGE', root .. ':d', from, from + tonumber(most) - 1)
     if #events > 0 then
-      lists[#lists + 1] = call('HMGET', root .. ':p', unpack(events))
+      local some = call('HMGET', root .. ':p', unpack(events))
+      for _, pending in ipairs(some) do
+        must(pending)
+      end
+      lists[#lists + 1] = some
     end
     from = from + #events
   until #events < tonumber(most)
+  must(from == pending_count)
   return save(OK, lists)
 end
 
-return commands[ARGV[2]](unpack(ARGV, 3))
+local whole, reply = pcall(commands[ARGV[2]], unpack(ARGV, 3))
+if whole then
+  return reply
+end
+if type(reply) == 'table' and reply.lost then
+  call('DEL', root, root .. ':s', root .. ':t', root .. ':d', root .. ':p', root .. ':l', root .. ':i', root .. ':a')
+  return {pack('<ddddd', LOST, now, clock, began, 0)}
+end
+error(reply)
