@@ -19,6 +19,9 @@ from waiting import NEVER
 
 pytestmark = pytest.mark.realtime
 
+ROUNDS = int(os.environ.get("HEADWAY_ONCE_ROUNDS", "3"))
+"""Of half a second; in each a process is killed, and in every fourth the server."""
+
 REJECTED, SUBMITTED, INVALIDATED, PUBLISHED = EventStatus
 
 
@@ -121,10 +124,11 @@ while True:
         worker.hear()
     gate = open_gate(server.url, 0.05, "strict", name=crew.name)
     reader = Reader(gate)
-    for number in range(3):
+    for number in range(ROUNDS):
         time.sleep(0.5)
         workers[number].kill()
-        if number == 1:
+        workers.append(crew.start(server.url, script))
+        if number % 4 == 1:
             server.kill()
             server.restart()
     for worker in workers:
@@ -137,7 +141,7 @@ while True:
     assert len(changes) > 50
     reader.wait(lambda found: len(found) >= len(changes))
     reader.close()
-    assert reader.found == changes, "the subscriber saw every value in order, through the restart"
+    assert reader.found == changes, "the subscriber saw every value in order, through the restarts"
 
 
 def spoken(worker):
