@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import os
 import random
+import shutil
 import signal
+import tempfile
 import threading
 import time
 
@@ -181,6 +183,29 @@ say(code, waiting.is_alive(), [change.clock for change in gate.changes()])
 """,
     )
     assert worker.hear() == "0 False [1, 2, 3, 4, 5, 6, 7, 8]"
+
+
+@pytest.mark.usefixtures("_wheel")
+def test_a_directory_keeps_a_gate_when_all_processes_have_gone(crew):
+    """The process that started the server submits and is killed; the next one finds the event and publishes it."""
+    folder = tempfile.mkdtemp(prefix="headway-")  # pytest's own are too long for a unix socket
+    url = f"embedded://{folder}/gates"
+    opened = f'gate = Once(1, "strict", name="all", engine={url!r}, engine_timeout=5)\n'
+    try:
+        worker = crew.start(url, opened + 'say(gate.submit("a").id)\ntime.sleep(100)')
+        id = worker.hear()
+        worker.kill()
+        follow = "changes = gate.subscribe(0)\nfirst, second = next(changes), next(changes)\n"
+        worker = crew.start(
+            url, opened + follow + "say(first.id, second.id, second.status.name, second.clock)"
+        )
+        assert worker.hear() == f"{id} {id} PUBLISHED 2"
+        worker.join()
+        worker = crew.start(url, opened + f"say(gate.status({id!r}).name, gate.snapshot().clock)")
+        assert worker.hear() == "PUBLISHED 2"
+        worker.join()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # -- servers -----------------------------------------------------------------------------------------------
