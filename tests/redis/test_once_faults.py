@@ -344,6 +344,24 @@ def test_a_server_that_is_away_or_stands_still_is_told_of(make_server, open_gate
         gate.guard("c")(lambda: None)()
 
 
+def test_each_gate_has_its_own_time_for_an_answer(make_server, open_gate):
+    server = make_server()
+    patient, hasty = (
+        open_gate(server.url, 3600, engine_timeout=NEVER),
+        open_gate(server.url, 3600, engine_timeout=0.1),
+    )
+    patient.submit("a")
+    hasty.submit("b")
+    server.stop()
+    began = time.monotonic()
+    for verb in (lambda: hasty.submit("c"), hasty.snapshot, lambda: asyncio.run(hasty.submit_async("c"))):
+        with pytest.raises(EngineUnavailable):
+            verb()
+    assert time.monotonic() - began < NEVER / 2
+    server.cont()
+    assert patient.submit("d")
+
+
 def _works(gate):
     try:
         gate.submit("b")
