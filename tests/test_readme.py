@@ -212,6 +212,20 @@ PROMISES = {
         "lab/test_prefetch_worlds.py::test_a_world_keeps_its_limit_and_recovers",
         "lab/test_prefetch_accuracy.py::test_a_strict_client_is_never_above_the_limit",
     ],
+    "`Once` is a gate for events: it lets the first of equal ones through (`only`), or only what was not repeated "
+    "(`strict`), in one process or for all that share an engine.": [
+        "engines/test_once_gates.py::test_the_examples_that_it_grew_from",
+        "engines/test_once_gates.py::test_gates_of_one_name_are_one",
+    ],
+    "Each event that was accepted ends once, also when the process that accepted it has died.": [
+        "redis/test_once_faults.py::test_an_event_outlives_the_process_that_accepted_it",
+        "redis/test_once_faults.py::test_the_law_holds_while_processes_are_killed_and_the_server_restarts",
+    ],
+    "Subscribers get every change as it happens, in order; a gap is never hidden: docs/once.md.": [
+        "engines/test_once_subscriptions.py::test_subscribers_see_every_clock_value_in_order",
+        "redis/test_once_faults.py::test_lines_that_a_server_has_forgotten_and_written_anew_are_noticed",
+        "redis/test_once_faults.py::test_a_gate_that_was_lost_begins_anew_and_its_subscribers_know",
+    ],
 }
 
 # Sentences that promise nothing about what headway does.

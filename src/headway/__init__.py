@@ -6,8 +6,8 @@
 ...     pass  # at most 100 of these in any minute
 
 The layout, from the bottom: `core` holds every algorithm as a pure state machine, `engines` keep their ledgers,
-`flows` say what waiting means and `drive` does it for threads and for tasks; `limiter`, `throttle`, `pacer` and
-`prefetch` are what you call. `testing` has clocks that you can turn.
+`flows` say what waiting means and `drive` does it for threads and for tasks; `limiter`, `throttle`, `pacer`,
+`prefetch` and `once` are what you call. `testing` has clocks that you can turn.
 """
 
 from headway import _pure  # noqa: F401 - first of all: it decides which form of the others is loaded
@@ -16,13 +16,19 @@ from headway.calibrate import calibrate
 from headway.clock import Clock, SystemClock, compiled
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.notation import parse_limit
+from headway.core.once import EventStatus
 from headway.core.remote import Remote
 from headway.denied import Denied
 from headway.engines import Engine, redis_engine
 from headway.errors import (
     AcquireTimeout,
+    ChangesGone,
     EngineUnavailable,
+    EventRepeated,
+    GateClosed,
+    GateFull,
     HeadwayError,
+    IdReused,
     InvalidArgument,
     InvalidKey,
     InvalidLimit,
@@ -39,6 +45,7 @@ from headway.events import LimiterEvent
 from headway.limiter.limiter import Limiter
 from headway.limiter.permits import Permit
 from headway.limiter.prefetch_options import Prefetch
+from headway.once import Change, Once, Snapshot, Submission
 from headway.pacer.pacer import Pacer
 from headway.prefetch import Admission, Prefetcher, PrefetcherStats
 from headway.status import LeaseStatus, LimiterStats, Status
@@ -49,13 +56,20 @@ __all__ = [
     "Admission",
     "AllOf",
     "Bucket",
+    "Change",
+    "ChangesGone",
     "Clock",
     "Concurrency",
     "Denied",
     "Engine",
     "EngineUnavailable",
+    "EventRepeated",
+    "EventStatus",
     "FixedWindow",
+    "GateClosed",
+    "GateFull",
     "HeadwayError",
+    "IdReused",
     "InvalidArgument",
     "InvalidKey",
     "InvalidLimit",
@@ -68,6 +82,7 @@ __all__ = [
     "LimiterEvent",
     "LimiterStats",
     "NotPromised",
+    "Once",
     "Pacer",
     "Permit",
     "PermitExpired",
@@ -77,8 +92,10 @@ __all__ = [
     "PrefetcherStats",
     "RateLimited",
     "Remote",
+    "Snapshot",
     "Spacing",
     "Status",
+    "Submission",
     "SystemClock",
     "UnsupportedAsync",
     "Window",

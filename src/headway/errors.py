@@ -15,8 +15,13 @@ from headway.printable import printable
 
 __all__ = [
     "AcquireTimeout",
+    "ChangesGone",
     "EngineUnavailable",
+    "EventRepeated",
+    "GateClosed",
+    "GateFull",
     "HeadwayError",
+    "IdReused",
     "InvalidArgument",
     "InvalidKey",
     "InvalidLimit",
@@ -226,6 +231,89 @@ class EngineUnavailable(HeadwayError):
         self.cause_text = cause_text
         cause = f": {printable(cause_text)}" if cause_text else ""
         super().__init__(f"engine {printable(engine)} is unavailable{cause}")
+
+
+class GateFull(HeadwayError):
+    """A gate remembers as many events as it may; nothing has changed. `retry_after` is in seconds.
+
+    >>> print(GateFull(1000, 2.5))
+    the gate holds 1000 events already, which is its max_pending: try again in 2.5 s, or give it more room
+    """
+
+    def __init__(self, max_pending: int, retry_after: float) -> None:
+        self.max_pending = max_pending
+        self.retry_after = retry_after
+        super().__init__(
+            f"the gate holds {max_pending} events already, which is its max_pending: "
+            f"try again in {seconds_text(retry_after)}, or give it more room"
+        )
+
+
+class GateClosed(HeadwayError):
+    """The gate was closed here, before the call or while it waited. Other processes may still use it.
+
+    >>> print(GateClosed("orders"))
+    gate 'orders' is closed
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
+        super().__init__("the gate is closed" if name is None else f"gate {name!r} is closed")
+
+
+class EventRepeated(HeadwayError):
+    """A guarded call did not run, as its event was a repeat, or was repeated. `conflict` is the id of the other one,
+    where it is known; `status` is "rejected" or "invalidated".
+
+    >>> print(EventRepeated("order 7", "b2", "rejected", "a1"))
+    event 'order 7' was rejected: it repeats the event with id 'a1'
+    >>> print(EventRepeated("order 7", "a1", "invalidated"))
+    event 'order 7' was invalidated: an equal event came before its duration had passed
+    """
+
+    def __init__(self, event: str, id: str, status: str, conflict: str | None = None) -> None:
+        self.event = event
+        self.id = id
+        self.status = status
+        self.conflict = conflict
+        why = "an equal event came before its duration had passed"
+        if conflict is not None:
+            why = f"it repeats the event with id {printable(conflict)!r}"
+        super().__init__(f"event {printable(event)!r} was {status}: {why}")
+
+
+class ChangesGone(HeadwayError):
+    """Changes after clock `since` are not all kept any more, or the gate began anew; `oldest` is the earliest value
+    after which all are.
+
+    >>> print(ChangesGone(3, 120))
+    the changes after clock 3 are not all kept any more, only those after 120: take a snapshot and go on from its clock
+    """
+
+    def __init__(self, since: int, oldest: int) -> None:
+        self.since = since
+        self.oldest = oldest
+        super().__init__(
+            f"the changes after clock {since} are not all kept any more, only those after {oldest}: "
+            "take a snapshot and go on from its clock"
+        )
+
+
+class IdReused(HeadwayError, ValueError):
+    """The id of a submission was given to another event before. `event` is that one, `asked` the one of now.
+
+    >>> print(IdReused("42", "pizza", "taco"))
+    id '42' was submitted with event 'pizza' before, not with 'taco': give each submission an id of its own
+    """
+
+    def __init__(self, id: str, event: str, asked: str) -> None:
+        self.id = id
+        self.event = event
+        self.asked = asked
+        super().__init__(
+            f"id {printable(id)!r} was submitted with event {printable(event)!r} before, "
+            f"not with {printable(asked)!r}: give each submission an id of its own"
+        )
 
 
 class InvalidLimit(HeadwayError, ValueError):

@@ -47,10 +47,15 @@ from tests.redis.servers import Server, program_path
 from conftest import close_engines, open_engines
 from engines.limits import FAST, KINDS
 from engines.waiting import Callers, in_line
-from headway import Limiter
+from headway import Limiter, Once
+from headway.engines.uri import open_engine
+from headway.testing import ManualClock
 
 LEASE = 120
 """Seconds. A waiter that was not told that its turn has come asks after a third of the lease: later than `NEVER`."""
+
+START = 2_000_000_000_000_000
+"""Microseconds: where the time of a `timed_gate` begins on a server."""
 
 PATIENT = {"engine_timeout": 10}
 """A machine that is busy with other tests may not answer in a quarter of a second."""
@@ -183,6 +188,43 @@ def make(engine: Engine, uri: str, name: str) -> Iterator[Callable[..., Limiter]
     yield make
     for limiter in made:
         limiter.close()
+
+
+@pytest.fixture
+def open_gate(engine: Engine, uri: str, name: str) -> Iterator[Callable[..., Once]]:
+    """open_gate(duration, mode, **options): a gate on the engine; those of one test share their name."""
+    made: list[Once] = []
+
+    def open_gate(*args: Any, **options: Any) -> Once:
+        made.append(Once(*args, **{"name": name, "engine": uri, **engine.options, **options}))
+        return made[-1]
+
+    yield open_gate
+    for gate in made:
+        gate.close()
+
+
+@pytest.fixture
+def timed_gate(
+    engine: Engine, uri: str, open_gate: Callable[..., Once]
+) -> Iterator[tuple[Callable[..., Once], Callable[[float], None]]]:
+    """As `open_gate`, with a function that sets the time that the gates go by, in seconds since some moment."""
+    if not engine.shared:
+        clock = ManualClock()
+        yield lambda *args, **options: open_gate(*args, clock=clock, **options), clock_setter(clock)
+        return
+    opened: Any = open_engine(uri, 10)
+    opened.fixed_time = START
+
+    def set_time(seconds: float) -> None:
+        opened.fixed_time = START + round(seconds * 1e6)
+
+    yield open_gate, set_time
+    opened.fixed_time = 0.0
+
+
+def clock_setter(clock: ManualClock) -> Callable[[float], None]:
+    return lambda seconds: clock.advance(seconds - clock.time())
 
 
 @pytest.fixture

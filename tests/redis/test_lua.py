@@ -24,7 +24,7 @@ from headway.engines.redis.script.scripts import (
 
 FOLDER = Path(headway.engines.redis.script.__file__).parent / "lua"
 FILES = [*sorted(FOLDER.glob("*.lua")), Path(__file__).with_name("driver.lua")]
-ALONE = ("dump", "reconfigure", "reset")
+ALONE = ("dump", "once", "reconfigure", "reset")
 KINDS = (BUCKET, WINDOW, SPACING, FIXED_WINDOW, CONCURRENCY)
 PARSE = "local chunk, problem = loadstring(ARGV[1], '=script') return problem or 'parsed'"
 LONGEST_LINE = 120
@@ -33,8 +33,8 @@ KEYWORDS = re.compile(
     "and|break|do|else|elseif|end|false|for|function|if|in|local|nil|not|or|repeat|return|then|true|until|while"
 ).fullmatch
 GLOBALS = {
-    "KEYS", "ARGV", "redis", "struct", "math", "string", "table", "error", "ipairs", "pairs", "select", "tonumber",
-    "unpack",
+    "KEYS", "ARGV", "redis", "struct", "math", "string", "table", "error", "ipairs", "pairs", "pcall", "select",
+    "tonumber", "type", "unpack",
 }  # fmt: skip
 TOKEN = re.compile(
     r"--\[\[.*?\]\]|--[^\n]*|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"|[A-Za-z_]\w*|\d[\w.]*|\.\.\.?|\S",

@@ -16,7 +16,11 @@ Every time that crosses the seam is a duration in nanoseconds, rounded up by the
 front end. Releases are posted (`release`): they never block and never raise, and an engine that cannot deliver one
 lets the permit's lease run out instead.
 
-A new engine implements `Engine`, `Ledgers` and `Decision`, gets a line in `engines/uri.py`, and passes
+Gates, which let an event through once (`headway.core.once`), have a smaller seam of their own: `Engine.open_gate`, and
+`Gate`. The times in their answers are facts to be shown, in nanoseconds of the engine's clock since 1970. No caller
+waits by them: how long a waiter sleeps is again a duration (`Gate.next_look_ns`).
+
+A new engine implements `Engine`, `Ledgers`, `Decision` and `Gate`, gets a line in `engines/uri.py`, and passes
 `tests/engines/`.
 """
 
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     from headway.core import lease
     from headway.core.ledger import Rule
     from headway.core.limits import Limit
+    from headway.core.once import Change, EventStatus, OnceRule, Snapshot, Submission
+    from headway.core.wait_queue import Waker
 
 Keys = tuple[str | None, ...]
 """The key of every rule; a limiter without metrics has one for all of its rules."""
@@ -313,6 +319,87 @@ class Ledgers(Protocol):
         """End every wait with `LimiterClosed`."""
 
 
+# -- gates ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GateTerms:
+    """What a gate is opened with; `rule` is in nanoseconds. `name` is None for a gate of its own in memory."""
+
+    name: str | None
+    clock: Clock
+    rule: OnceRule
+    timeout_ns: int
+
+
+class GateLog(NamedTuple):
+    """A part of a gate's log. `began` tells one gate from another that has taken its name after it was forgotten.
+
+    `changes` is None where some lines after the value that was asked for are not kept any more; all after `oldest`
+    are. It may end before `clock`: then the rest is asked for next. Where `run` is another one than before, the engine
+    may have forgotten the last lines, and have written others in their place.
+    """
+
+    began: int
+    clock: int
+    oldest: int
+    changes: list[Change] | None
+    run: int = 0
+
+
+class GateView(NamedTuple):
+    """A snapshot, and when its gate began."""
+
+    began: int
+    snapshot: Snapshot
+
+
+class Gate(Protocol):
+    """One gate on an engine, as one front end has it.
+
+    Every command lets time act first: what is due is published by whatever process looks next. A command may be
+    sent twice without harm, as a submission has an id. Raises `EngineUnavailable` when the engine does not answer, and
+    `LimitMismatch` where the gate of this name has another duration or mode.
+    """
+
+    def submit(self, event: str, id: str, value: str | None) -> Submission:
+        """An event comes. Raises `GateFull` and `IdReused`, and has changed nothing then."""
+
+    async def submit_async(self, event: str, id: str, value: str | None) -> Submission: ...
+
+    def status(self, id: str) -> EventStatus | None:
+        """What became of a submission; None if it is not known (any more)."""
+
+    async def status_async(self, id: str) -> EventStatus | None: ...
+
+    def changes(self, since: int) -> GateLog:
+        """What happened after clock `since`, or the first part of it."""
+
+    async def changes_async(self, since: int) -> GateLog: ...
+
+    def snapshot(self) -> GateView:
+        """What is pending, and the clock to which that belongs."""
+
+    async def snapshot_async(self) -> GateView: ...
+
+    # -- waiting
+
+    def watch(self, waker: Waker) -> None:
+        """Wake this one whenever the clock of the gate may have moved, until `unwatch`."""
+
+    def unwatch(self, waker: Waker) -> None:
+        """Not any more. One that is not watching is no error: a fork may have come in between."""
+
+    def news(self, since: int) -> GateLog | None:
+        """What a watcher can be told without a word to the engine; None: it has to send `changes`."""
+
+    def next_look_ns(self) -> int | None:
+        """After how long a watcher looks again although it was not woken; None: it need not."""
+
+    def close(self) -> None:
+        """This front end has no more use for it."""
+
+
 class Engine(ABC):
     """A shared place for ledgers, as a URI or `redis_engine` names it: for `engine=`, and for type annotations.
 
@@ -346,6 +433,10 @@ class Engine(ABC):
     @abstractmethod
     def open(self, terms: LimiterTerms) -> Ledgers:
         """A limiter's ledgers."""
+
+    @abstractmethod
+    def open_gate(self, terms: GateTerms) -> Gate:
+        """A gate of events."""
 
     @abstractmethod
     def close(self) -> None:

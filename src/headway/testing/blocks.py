@@ -108,7 +108,9 @@ def virtual_time(clock: ManualClock | None = None) -> Block[ManualClock]:
         stack.callback(prefetch.bring_back, prefetch.set_aside())
         pools: list[Any] = []
         stack.callback(lifecycle.bring_back, pools)
+        stack.callback(memory.bring_back_gates, memory.set_aside_gates())
         stack.callback(substitute_system_clock, substitute_system_clock(now))
+        memory.begin_gates_anew()
         pools += lifecycle.set_aside(now.now())
         _clocks.append(now)
         stack.callback(_clocks.pop)

@@ -15,7 +15,7 @@ import threading
 import weakref
 from base64 import b64encode
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hiredis import ReplyError
 
@@ -26,6 +26,7 @@ from headway.engines import base
 from headway.engines.redis.client.background import BackgroundWorker
 from headway.engines.redis.client.releases import PendingRelease
 from headway.engines.redis.client.requests import Release
+from headway.engines.redis.gates.listener import GateListener
 from headway.engines.redis.net.address import Address
 from headway.engines.redis.net.connections import CONNECTION_ERRORS, exchange, exchange_async
 from headway.engines.redis.net.connectors import Connector, connectors_to
@@ -52,6 +53,13 @@ OUT_OF_ORDER = (
     "READONLY", "TRYAGAIN", "WRONGPASS",
 )  # fmt: skip
 """How the errors of a server begin that does not serve now, or not us."""
+
+
+class Located(Protocol):
+    """What a server keeps under a root key: a ledger, a limiter's pause, a gate."""
+
+    @property
+    def keys(self) -> tuple[bytes, ...]: ...
 
 
 class Engine(base.Engine):
@@ -101,6 +109,7 @@ class Engine(base.Engine):
         # Clients with releases that wait for a command to travel with.
         self.deferred: set[LedgerClient] = set()
         self.worker = BackgroundWorker(self)
+        self.gates = GateListener(self)
         self._streams = itertools.count()
         self.tickets = itertools.count(1)
         self._lock = threading.Lock()
@@ -126,9 +135,17 @@ class Engine(base.Engine):
         self.users.add(ledgers)
         return ledgers
 
+    def open_gate(self, terms: base.GateTerms) -> base.Gate:
+        from headway.engines.redis.gates.gate import RedisGate
+
+        gate = RedisGate(self, terms)
+        self.users.add(gate)
+        return gate
+
     def open_again(self) -> None:
         """A limiter is to use it that was made before the engine was closed for want of users."""
         self.worker = BackgroundWorker(self)
+        self.gates = GateListener(self)
 
     def rules_of(self, limit: Limit) -> tuple[Rule, ...]:
         """The rules of a limit by the server's clock, in numbers that its scripts can compute with."""
@@ -164,14 +181,14 @@ class Engine(base.Engine):
 
     # -- where -------------------------------------------------------------------------------------------
 
-    def pool_of(self, ledger: LedgerClient | ClusterPause) -> ServerPool:  # noqa: ARG002 - a cluster needs it
+    def pool_of(self, ledger: Located) -> ServerPool:  # noqa: ARG002 - a cluster needs it
         assert self.only_pool is not None  # a cluster finds the node
         return self.only_pool
 
     def pools(self) -> list[ServerPool]:
         return [] if self.only_pool is None else [self.only_pool]
 
-    def moved(self, ledger: LedgerClient | ClusterPause, error: Exception) -> ServerPool | None:
+    def moved(self, ledger: Located, error: Exception) -> ServerPool | None:
         """Where the ledger is now, if that is what the error says."""
         if str(error).startswith("READONLY"):
             # It was the primary when we connected, and is a replica now: find the primary anew.
@@ -362,6 +379,7 @@ class Engine(base.Engine):
         """Close connections and threads; no limiter uses the engine any more."""
         self.worker.stopped = True
         self.worker.wake()
+        self.gates.stop()
         for pool in self.pools():
             pool.close()
         if self.on_close is not None:

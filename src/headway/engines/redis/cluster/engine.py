@@ -32,7 +32,7 @@ from redis.crc import key_slot
 
 from headway.engines.redis.client.round_trip import PARTS_ARE_MISSING
 from headway.engines.redis.cluster.pubsub import ShardedSubscription
-from headway.engines.redis.engine import Engine
+from headway.engines.redis.engine import Engine, Located
 from headway.engines.redis.net.connections import CONNECTION_ERRORS, Connection, ReleaseSender
 from headway.engines.redis.net.pool import ServerPool
 from headway.engines.redis.script.protocol import HEAD, LOST, MOVED, command
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from headway.engines.redis.client.ledger_client import LedgerClient
-    from headway.engines.redis.cluster.pause import ClusterPause
     from headway.engines.redis.net.connections import LoopConnection
     from headway.engines.redis.net.connectors import Connector
 
@@ -71,7 +70,7 @@ class ClusterEngine(Engine):
 
     # -- where -------------------------------------------------------------------------------------------
 
-    def pool_of(self, ledger: LedgerClient | ClusterPause) -> ServerPool:
+    def pool_of(self, ledger: Located) -> ServerPool:
         node = self._slots[slot_of(ledger.keys[0])]
         if node is None:
             self.read_map()
@@ -88,7 +87,7 @@ class ClusterEngine(Engine):
         self._read_map()
         return list(dict.fromkeys(node for node in self._slots if node is not None)) or self.pools()
 
-    def moved(self, ledger: LedgerClient | ClusterPause, error: Exception) -> ServerPool | None:
+    def moved(self, ledger: Located, error: Exception) -> ServerPool | None:
         what, *rest = str(error).split()
         if what in ("MOVED", "ASK") and len(rest) >= 2:
             node = self._node(rest[1], self.pool_of(ledger))

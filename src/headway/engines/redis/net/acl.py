@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-SENT = {"evalsha", "hget", "ping", "script|load", "subscribe"}
+SENT = {"evalsha", "hget", "ping", "script|load", "subscribe", "unsubscribe"}
 IN_A_CLUSTER = {"asking", "cluster|slots", "spublish", "ssubscribe", "sunsubscribe"}
 USEFUL = {"config|get", "info"}
 """Not needed to work."""
