@@ -80,7 +80,7 @@ def test_what_another_front_end_submits_is_pushed(open_gate):
     threading.Timer(0.2, other.submit, ("a",)).start()
     began = time.monotonic()
     changes = take(subscription, 2)
-    assert time.monotonic() - began >= 0.2
+    assert time.monotonic() - began > 0.19  # a timer may be a little early
     assert [change.status for change in changes] == [SUBMITTED, PUBLISHED]
     threading.Timer(0.2, other.submit, ("b",)).start()
     assert [change.clock for change in take(subscription, 2)] == [3, 4]

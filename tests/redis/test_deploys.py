@@ -257,8 +257,8 @@ def test_a_caller_that_could_reserve_does_not_overtake_the_queue(sides, turn):
 def test_two_versions_of_the_scripts_keep_one_ledger(server, name, monkeypatch):
     """They are known by their SHA, so that neither takes the other's place."""
 
-    def later(kinds, queue):
-        text = ledger_script(kinds, queue).text + b"\n-- a later version"
+    def later(kinds, queue, leases):
+        text = ledger_script(kinds, queue, leases).text + b"\n-- a later version"
         return Script(text, sha1(text).hexdigest().encode())
 
     old, new = (Limiter("4/minute; 4 concurrent", name=name, engine=server.url) for _ in range(2))
@@ -277,9 +277,9 @@ def test_a_ledger_that_a_later_version_has_written_is_left_alone(server, name):
     limiter = Limiter("4/minute", name=name, engine=server.url)
     limiter.acquire()
     client, root = server.client(), limiter._shared.ledgers.registry.ledger((None,)).keys[0]
-    later = pack("<d", 2) + client.hget(root, "m")[8:]
+    later = pack("<d", 3) + client.hget(root, "m")[8:]
     client.hset(root, "m", later)
-    with pytest.raises(LimitMismatch, match="format 2"):
+    with pytest.raises(LimitMismatch, match="format 3"):
         limiter.acquire()
     assert client.hget(root, "m") == later
 

@@ -10,7 +10,7 @@ from headway.core.once import Change, EventStatus, OnceGate, OnceRule, Pending, 
 from headway.engines.redis.script.scripts import plain_script
 from headway.errors import GateFull, IdReused
 
-TRACES, STEPS = 30, 200
+TRACES, STEPS = 13, 200
 START = 1_700_000_000_000_000
 
 
@@ -128,7 +128,7 @@ def test_core_and_script_agree(valkey, name, strict):
             assert core.changes(since) == script.changes(since), (seed, step)
             assert core.clock == script.clock
             commands += 2
-    assert commands >= 10_000
+    assert commands >= 5_000  # in each mode
 
 
 def test_a_gate_of_another_kind_is_refused_and_unchanged(valkey, name):

@@ -156,8 +156,8 @@ def test_a_higher_limit_is_used(borrow, call):
 @pytest.mark.parametrize("kind", ["one", "two", "direct"])
 def test_a_lower_limit_is_kept_from_its_return_on(borrow, direct, call, kind):
     high, low = "40/s", "10/s"
-    limiter = borrow(high)
-    others = {"one": [], "two": [borrow(high)], "direct": [direct(high)]}[kind]
+    limiter = borrow(high, ttl=1.5)
+    others = {"one": [], "two": [borrow(high, ttl=1.5)], "direct": [direct(high)]}[kind]
     users = Users(limiter, *others)
     wait_until(lambda: len(users.uses) > 60, "uses")
     call(limiter, "set_limit", low)
@@ -169,7 +169,7 @@ def test_a_lower_limit_is_kept_from_its_return_on(borrow, direct, call, kind):
 
 
 def test_a_slower_bucket_is_kept_from_its_return_on(borrow, call):
-    limiter, other = borrow(Bucket("40/s", burst=10)), borrow(Bucket("40/s", burst=10))
+    limiter, other = (borrow(Bucket("40/s", burst=10), ttl=1.5) for _ in range(2))
     users = Users(limiter, other)
     wait_until(lambda: len(users.uses) > 60, "uses")
     call(limiter, "set_limit", Bucket("5/s", burst=5))
