@@ -166,6 +166,8 @@ def lender(request):
     request.getfixturevalue("_wheel")
     folder = Path(tempfile.mkdtemp(prefix="headway-"))  # pytest's own are too long for a unix socket
     yield f"embedded://{folder}/ledgers"
+    # The last user ends the server, while its directory is still there.
+    open_engine(f"embedded://{folder}/ledgers", TIMEOUT).close()
     shutil.rmtree(folder, ignore_errors=True)
 
 
