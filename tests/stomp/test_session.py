@@ -16,7 +16,8 @@ from headway.stomp import (
     Unsubscribe,
     encode,
 )
-from headway.stomp.session import LONGEST_BEAT, MS, NOT_SERVED, TRANSITIONS, State
+from headway.stomp.heart_beats import LONGEST, MS
+from headway.stomp.session import NOT_SERVED, TRANSITIONS, State
 
 
 def told(session, now=0):
@@ -279,7 +280,7 @@ def test_the_table_of_states_has_every_command_that_is_served():
         ((10, 20), "0,1000", 1000, None),
         ((0, 20), "500,1000", None, 500),
         ((10, 0), "500,1000", 1000, None),
-        ((10, 20), f"{10**30},{10**12}", LONGEST_BEAT, LONGEST_BEAT),
+        ((10, 20), f"{10**30},{10**12}", LONGEST, LONGEST),
     ],
 )
 def test_intervals_are_the_greater_of_what_one_side_can_and_the_other_wants(offer, beats, sends, hears):

@@ -28,11 +28,8 @@ program writes what is left in `take`, and closes the connection when `closed` i
 **Bounds.** A frame has bounds (see `codec`), and so has the number of subscriptions. Frames that wait in `take` are
 for the program to count (`unsent`): a peer that does not read is closed by the program, which knows its queue.
 
-**Heart-beats.** Each side says what it can send and what it wants, in milliseconds, and 0 is "none". A direction has
-heart-beats if its sender can and its receiver wants; the interval is then the greater of the two numbers. Any bytes
-count. The session sends after three quarters of the interval, so that a timer may be late by a quarter, and takes the
-peer for lost after twice its interval, since a network may be late too. Time is an argument, in nanoseconds of any
-clock that does not go back; `next_look` says when `tick` has something to do.
+**Time** is an argument, in nanoseconds of any clock. `next_look` says when `tick` has something to do: a heart-beat to
+send, or a peer that is overdue (see `heart_beats`).
 
 `host` is not needed, though 1.1 and 1.2 ask for it: the usual client for browsers does not send one.
 """
@@ -55,10 +52,8 @@ from headway.stomp.codec import (
     encode,
     shown,
 )
-
-MS: Final = 1_000_000
-LONGEST_BEAT: Final = 24 * 3600 * 1000
-"""Milliseconds: a peer that offers or wants rarer heart-beats gets this interval."""
+from headway.stomp.events import Closed, Connect, Disconnect, Event, Send, Subscribe, Unsubscribe
+from headway.stomp.heart_beats import LONGEST, MS, HeartBeats, parse_beats
 
 
 class State(Enum):
@@ -78,6 +73,8 @@ TRANSITIONS: Final = {
 }
 """The table above: what is not in it closes the connection."""
 
+READING: Final = frozenset(state for state, _ in TRANSITIONS)
+
 NOT_SERVED: Final = {
     "BEGIN": "transactions are not served",
     "COMMIT": "transactions are not served",
@@ -86,61 +83,6 @@ NOT_SERVED: Final = {
     "NACK": "messages are not acknowledged here: subscribe with ack 'auto'",
 }
 OF_A_SERVER: Final = frozenset({"CONNECTED", "MESSAGE", "RECEIPT", "ERROR"})
-
-
-# -- events ----------------------------------------------------------------------------------------------
-
-
-class Connect(NamedTuple):
-    """The peer wants to connect; `done` sends CONNECTED, `refuse` an ERROR."""
-
-    version: str
-    host: str | None
-    headers: Mapping[str, str]
-    receipt: str | None = None
-
-
-class Subscribe(NamedTuple):
-    """The peer subscribed. From now on `message` with this id reaches it."""
-
-    id: str
-    destination: str
-    headers: Mapping[str, str]
-    receipt: str | None = None
-
-
-class Unsubscribe(NamedTuple):
-    """The peer ended a subscription; `message` with this id sends nothing any more."""
-
-    id: str
-    destination: str
-    headers: Mapping[str, str]
-    receipt: str | None = None
-
-
-class Send(NamedTuple):
-    """The peer sent a message to a destination."""
-
-    destination: str
-    body: bytes
-    headers: Mapping[str, str]
-    receipt: str | None = None
-
-
-class Disconnect(NamedTuple):
-    """The peer leaves; `done` sends its receipt and closes."""
-
-    headers: Mapping[str, str]
-    receipt: str | None = None
-
-
-class Closed(NamedTuple):
-    """It is over, and why. An ERROR frame that says so is in `take`."""
-
-    reason: str
-
-
-Event = Connect | Subscribe | Unsubscribe | Send | Disconnect | Closed
 
 
 class _Subscription(NamedTuple):
@@ -187,24 +129,19 @@ class Session:
         max_header_bytes: int = MAX_HEADER_BYTES,
         max_body: int = MAX_BODY,
     ) -> None:
-        if not all(0 <= ms <= LONGEST_BEAT for ms in heart_beat):
-            raise InvalidArgument("heart_beat", heart_beat, f"two numbers of ms, from 0 to {LONGEST_BEAT}")
+        if not all(0 <= ms <= LONGEST for ms in heart_beat):
+            raise InvalidArgument("heart_beat", heart_beat, f"two numbers of ms, from 0 to {LONGEST}")
         self.state = State.OPENED
         self.reason: str | None = None
         self._parser = Parser("1.2", max_headers, max_header_bytes, max_body)
         self._version: str | None = None
         self._hosts = hosts
-        self._offer = heart_beat
         self._about = {"server": server} | ({} if session is None else {"session": session})
         self._max_subscriptions = max_subscriptions
         self._subscriptions: dict[str, _Subscription] = {}
         self._messages = 0
         self._out: list[bytes] = []
-        self._sent = self._heard = now
-        # How often this side sends, and how long it hears nothing before the peer is lost; 0: no matter.
-        self._send_every = 0
-        self._patience = connect_within
-        self._agreed: tuple[int, int] | None = None
+        self._beats = HeartBeats(now, heart_beat, connect_within)
         self._welcomed = False
 
     @property
@@ -237,12 +174,12 @@ class Session:
     def receive(self, data: bytes | str, now: int) -> list[Event]:
         """Bytes came, cut anywhere, or a WebSocket message. What they mean, in order."""
         events: list[Event] = []
-        self._heard = max(self._heard, now)
-        if self.state not in (State.OPENED, State.CONNECTED):
+        self._beats.heard(now)
+        if self.state not in READING:
             return events
         try:
             self._parser.feed(data)
-            while self.state in (State.OPENED, State.CONNECTED):
+            while self.state in READING:
                 found = self._parser.next()
                 if found is None:
                     break
@@ -256,10 +193,9 @@ class Session:
         """What is to be written now, one item for each frame or heart-beat."""
         out, self._out = self._out, []
         if out:
-            self._sent = max(self._sent, now)
-        if self._welcomed and self._agreed is not None:
-            self._heard = max(self._heard, now)
-            (self._send_every, self._patience), self._agreed = self._agreed, None
+            self._beats.sent(now)
+        if self._welcomed:
+            self._beats.begin(now)
         return out
 
     # -- answers of the program
@@ -269,7 +205,7 @@ class Session:
         if self.closed or isinstance(event, Closed):
             return
         if isinstance(event, Connect):
-            beats = {} if event.version == "1.0" else {"heart-beat": "{},{}".format(*self._offer)}
+            beats = {} if event.version == "1.0" else {"heart-beat": "{},{}".format(*self._beats.offer)}
             self._write(Frame("CONNECTED", {"version": event.version} | beats | self._about))
             self._welcomed = True
             return
@@ -317,22 +253,18 @@ class Session:
 
     def beat_at(self) -> int | None:
         """When a heart-beat is to be sent, if nothing else is before; None: never."""
-        if self.closed or not self._send_every:
-            return None
-        return self._sent + self._send_every * 3 // 4
+        return None if self.closed else self._beats.send_at()
 
     def overdue_at(self) -> int | None:
         """When the peer is taken for lost, if it sends nothing before; None: never."""
-        if self.state not in (State.OPENED, State.CONNECTED) or not self._patience:
-            return None
-        return self._heard + self._patience
+        return self._beats.overdue_at() if self.state in READING else None
 
     def tick(self, now: int) -> list[Event]:
         """Time has passed: send a heart-beat if it is due, close if the peer is overdue."""
         overdue, beat = self.overdue_at(), self.beat_at()
         if overdue is not None and now >= overdue:
             what = "no CONNECT" if self.state is State.OPENED else "no heart-beat"
-            return [self._fail(f"{what} within {self._patience // MS} ms")]
+            return [self._fail(f"{what} within {self._beats.patience // MS} ms")]
         if beat is not None and now >= beat and not self._out:
             self._out.append(b"\n")
         return []
@@ -379,14 +311,10 @@ class Session:
         host = headers.get("host")
         if self._hosts is not None and host is not None and host not in self._hosts:
             raise _Refused(f"unknown host {shown(host)}")
-        can, wants = (0, 0) if version == "1.0" else _beats_of(headers.get("heart-beat"))
-        mine, theirs = self._offer
-        # They begin when CONNECTED is handed out. Until then the program decides, for as long as it likes.
-        self._patience = 0
-        self._agreed = (
-            max(mine, wants) * MS if mine and wants else 0,
-            2 * max(theirs, can) * MS if theirs and can else 0,
-        )
+        beats = parse_beats(None if version == "1.0" else headers.get("heart-beat"))
+        if beats is None:
+            raise _Refused(f"heart-beat is not two numbers of milliseconds: {shown(headers['heart-beat'])}")
+        self._beats.agree(*beats)
         self._version = self._parser.version = version
         # A CONNECT has no receipt: CONNECTED is the answer to it.
         return Connect(version, host, headers)
@@ -471,15 +399,3 @@ def _needed(frame: Frame, name: str) -> str:
     if value is None:
         raise _Refused(f"{frame.command} needs the header {name!r}")
     return value
-
-
-def _beats_of(text: str | None) -> tuple[int, int]:
-    """What a peer can send and wants, in ms; without the header neither."""
-    if text is None:
-        return 0, 0
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise _Refused(f"heart-beat is not two numbers of milliseconds: {shown(text)}")
-    # A number of very many digits is not even read.
-    can, wants = (LONGEST_BEAT if len(part) > 18 else min(int(part), LONGEST_BEAT) for part in parts)
-    return can, wants
