@@ -1,3 +1,4 @@
+# mypy: disable-error-code="arg-type, unreachable, comparison-overlap"
 """A copy of a gate equals the gate at every clock value that it is at, whatever is lost or repeated on the way."""
 
 import asyncio
@@ -162,6 +163,13 @@ def test_a_new_copy_needs_a_key_frame_or_the_first_change():
     assert replica.apply(first)
     assert replica.since == first
     assert [(one.id, one.time, one.due, one.clock) for one in replica.pending] == [("a", 11.0, 16.0, 1)]
+
+
+def test_an_event_is_due_when_the_gate_says():
+    for mode, due in (("strict", 16.0), ("only", 11.0)):  # `only` publishes at once
+        replica = Replica("5s", mode)
+        assert replica.apply(change(1, SUBMITTED, "a"))
+        assert [one.due for one in replica.pending] == [due]
 
 
 def test_a_gap_is_noticed_and_nothing_is_applied_until_a_key_frame():

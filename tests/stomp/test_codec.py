@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """Frames to bytes and back: the examples of the specification, escapes, bounds, and any frame in any pieces."""
 
 import string

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="arg-type"
 """Whatever a peer sends: frames, an ERROR or the end; never an exception, and never more memory than the bounds."""
 
 from hypothesis import example, given, settings

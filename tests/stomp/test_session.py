@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """A server's side of a connection: what a peer may say when, what it is told, and when it is taken for lost."""
 
 import pytest
