@@ -27,7 +27,7 @@ LAYERS = (
     {"engines"},
     {"flows"},
     {"status", "denied", "calibrate"},
-    {"events", "limiter", "throttle", "pacer", "prefetch", "once"},
+    {"events", "limiter", "throttle", "pacer", "prefetch", "once", "stomp"},
     {"headway"},  # the package itself: what `from headway import Limiter` reads
     {"integrations", "service"},
     {"testing", "lab", "cli"},
