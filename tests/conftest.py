@@ -47,6 +47,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if TESTS / "core" in item.path.parents and item.path.name not in ONE_FORM:
             item.add_marker(pytest.mark.both_forms)
+    # A compiled wheel takes minutes: begun last, every other worker would wait for it.
+    items.sort(key=lambda item: item.path.name != "test_build.py")
 
 
 def _skip_is_failure(report):
