@@ -1,7 +1,7 @@
 # mypy: disable-error-code="var-annotated"
 """Processes with borrowed tokens that are killed and stopped at random, and the audit of what they used.
 
-    python -m tests.redis.lease_storm --seconds 60 --seed 1
+    PYTHONPATH=tests python -m tests.redis.lease_storm --seconds 60 --seed 1
 
 Four processes use a window that counts as its remote does, and a bucket, as fast as they may. One of them at a time is
 killed and replaced, or stopped for up to three TTLs and continued. A use is written down with the time at which it
