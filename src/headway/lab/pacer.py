@@ -9,6 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from headway.core.pools import PoolRule, Pools, Turn
+from headway.lab.plot import opening
 
 __all__ = ["draw", "simulate"]
 
@@ -52,10 +53,8 @@ def draw(rate: Fraction = Fraction(100)) -> str:
     """The picture, as the text of an SVG file."""
     height = HEAD + ROW * len(RATIOS) + 10
     title = f"{float(rate):g}/s, a stall of 2 s, then full demand"
-    frame = f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {frame} role="img" aria-label="{title}">',
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        *opening(title, WIDTH, height),
         _text(LEFT, 22, f"What the ratio does to a burst: {title}", 15),
         _text(LEFT, 42, "bars: operations started, in each tenth of a second", 11, BAR),
         _text(LEFT + 300, 42, "line: backlog (the waiting pool)", 11, LINE),

@@ -39,10 +39,8 @@ def draw(scores: Iterable[Score], world: World) -> str:
     rows = list(scores)
     height = HEAD + ROW * len(rows) + 10
     title = f"never more than {world.n} in any {world.per / BILLION:g} s, by the remote's clock"
-    frame = f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {frame} role="img" aria-label="{escape(title)}">',
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        *opening(title, WIDTH, height),
         text(LEFT, 22, f"What the remote saw: {title}?", 15),
         text(
             LEFT,
@@ -98,6 +96,15 @@ def _row(score: Score, world: World, top: int) -> list[str]:
         label = f"{(start + window * span - readings[0]) / unit / BILLION:.4g} s"
         parts.append(text(x(start + window * span), floor + 13, label, 10, FAINT))
     return parts
+
+
+def opening(title: str, width: int, height: int) -> list[str]:
+    """The beginning of every picture: how large it is, what it is called, and a white ground."""
+    frame = f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12"'
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {frame} role="img" aria-label="{escape(title)}">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
 
 
 def text(x: float, y: float, words: str, size: int, color: str = INK, anchor: str = "") -> str:

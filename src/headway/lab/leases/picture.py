@@ -12,13 +12,12 @@ import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import merge
-from html import escape
 
 from headway.core.durations import duration_text
 from headway.core.limits import Bucket, Concurrency, FixedWindow
 from headway.lab.clocks import BILLION
 from headway.lab.leases.trial import Plan, Track
-from headway.lab.plot import BAD, FAINT, INK, text
+from headway.lab.plot import BAD, FAINT, INK, opening, text
 
 WIDTH, LEFT, RIGHT, HEAD, TALL, GAP, FOOT = 800, 46, 14, 66, 84, 34, 30
 BINS = (WIDTH - LEFT - RIGHT) // 3
@@ -145,10 +144,8 @@ def _frame(plan: Plan, per_second: float, groups: Groups, height: int) -> list[s
     clients = "1 client" if len(plan.weights) == 1 else f"{len(plan.weights)} clients"
     title = f"{plan.limit} shared by {clients}, demand {per_second:,.5g}/s"
     latency = f"answers take {plan.round_trip_ns / 1e6:,.5g} ms"
-    frame = f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {frame} role="img" aria-label="{escape(title)}">',
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        *opening(title, WIDTH, height),
         text(LEFT, 20, f"{title}; {latency}", 15),
     ]
     step = (WIDTH - LEFT - RIGHT) / 4

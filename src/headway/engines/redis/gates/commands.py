@@ -11,7 +11,6 @@ import asyncio
 import copy
 import sys
 from struct import unpack, unpack_from
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -20,7 +19,7 @@ from hiredis import ReplyError
 from headway.core.once import Change, EventStatus, Pending, Submission
 from headway.engines.redis.client.reconfigure import run_plain
 from headway.engines.redis.client.registry import escape
-from headway.engines.redis.net.connections import CONNECTION_ERRORS, LoopEnded, exchange, exchange_async
+from headway.engines.redis.net.connections import CONNECTION_ERRORS, LoopEnded, exchange_async
 from headway.engines.redis.script.protocol import TICK, framed, numbers
 from headway.engines.redis.script.scripts import plain_script
 from headway.errors import GateFull, IdReused, LimitMismatch, UnsupportedAsync
@@ -110,24 +109,11 @@ class GateCommands:
                     return answer
         for _ in range(ATTEMPTS):
             try:
-                if (answer := self._read(self._exchange(pool, words))) is not None:
+                if (answer := self._read(pool.exchange(self._flow(words), self.timeout_ns))) is not None:
                     return answer
             except ERRORS as error:
                 pool = self._next_pool(pool, error)
         raise self.engine.unavailable(ConnectionError(ALWAYS))
-
-    def _exchange(self, pool: ServerPool, words: tuple[bytes, ...]) -> list[Any]:
-        connection = pool.take(self.timeout_ns / 1e9)
-        try:
-            answer: list[Any] = exchange(connection, self._flow(words), monotonic_ns() + self.timeout_ns)
-        except ReplyError:
-            pool.put_back(connection)  # it was a reply
-            raise
-        except BaseException:
-            connection.close()
-            raise
-        pool.put_back(connection)
-        return answer
 
     async def send_async(self, *words: bytes) -> tuple[Head, list[Any]]:
         """From a task, on the connection that all tasks of its loop share."""

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
@@ -123,11 +124,11 @@ class ServerPool:
         self.put_back(connection)
         return answers
 
-    def exchange(self, flow: Flow[T]) -> T:
-        """Run a flow on one connection; returns what it returns."""
-        connection = self.take()
+    def exchange(self, flow: Flow[T], timeout_ns: int = 0) -> T:
+        """Run a flow on one connection, within so long (0: each command has the engine's time-out); what it returns."""
+        connection = self.take(timeout_ns / 1e9)
         try:
-            result = exchange(connection, flow)
+            result = exchange(connection, flow, monotonic_ns() + timeout_ns if timeout_ns else None)
         except ReplyError:
             self.put_back(connection)  # it was a reply
             raise
