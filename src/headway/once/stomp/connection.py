@@ -68,7 +68,7 @@ class Connection:
         self._receive = receive
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._session = Session(self._now(), heart_beat=app.heart_beat)
+        self._session = Session(self._now(), heart_beat=app.heart_beat, connect_within=app.connect_ns)
         self._subscribers: dict[str, Subscriber] = {}
         self._sent_of: dict[str, _SentMessages] = {}
         self._queue: deque[bytes] = deque()
@@ -98,7 +98,7 @@ class Connection:
         try:
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             if not self._gone:
-                await writer  # it has something to say, and a time to say it
+                await asyncio.wait({writer})  # it has something to say, and a time to say it
         finally:
             for subscriber in self._subscribers.values():
                 subscriber.end()
@@ -144,7 +144,7 @@ class Connection:
         try:
             headers = None
             if isinstance(event, Subscribe):
-                self._subscribe(event)
+                await self._subscribe(event)
             elif isinstance(event, Unsubscribe):
                 self._unsubscribe(event.id)
             elif isinstance(event, Send):
@@ -155,13 +155,16 @@ class Connection:
         except BadRequest as error:
             session.refuse(event, short(str(error)))
 
-    def _subscribe(self, event: Subscribe) -> None:
+    async def _subscribe(self, event: Subscribe) -> None:
         gates = self._app.gates
         gate = self._app.gate(gate_name(event.destination, TOPIC, gates))
         since = event.headers.get("since")
         place = None if since is None else parse_since(since)
         self._sent_of[event.id] = _SentMessages(since)
-        self._subscribers[event.id] = Subscriber(self, event.id, self._app.feed(*gate), place)
+        subscriber = self._subscribers[event.id] = Subscriber(self, event.id, self._app.feed(*gate), place)
+        if place is None:
+            # A SEND that comes next is a change after the key frame, and not in it.
+            await subscriber.begun.wait()
 
     def _unsubscribe(self, id: str) -> None:
         subscriber = self._subscribers.pop(id, None)
