@@ -178,8 +178,8 @@ class Connection:
         try:
             return receipt_headers(await gate.submit_async(text, id, value))
         except EngineUnavailable as error:
-            again = "it may have been counted" if id is None else "send it again with the same id"
-            raise BadRequest(f"{error}; {again}") from error
+            again = "" if id is None else ": send it again with the same id"
+            raise BadRequest(f"{error}; it may have been counted{again}") from error
         except HeadwayError as error:
             raise BadRequest(f"{error}; nothing has changed") from error
 
@@ -212,8 +212,9 @@ class Connection:
 
     def _drop(self, id: str, sent: _SentMessages) -> None:
         """It is too slow: discard what waits, and say with what to resume."""
-        since, waiting = sent.last(self._sent), self.unsent
-        sending = self._in_flight - sum(map(len, self._queue))
+        sending, waiting = self._in_flight - sum(map(len, self._queue)), self.unsent
+        # The frame that is being sent comes before the ERROR, if that one ever comes.
+        since = sent.last(self._sent + (sending > 0))
         self._queue.clear()
         self._session.take(self._now())
         self._in_flight = sending
