@@ -21,7 +21,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def server(**order: Any) -> Iterator[Server]:
 
 
 HANDSHAKE = (
-    b"GET / HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"GET %s HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: v12.stomp\r\n\r\n"
 )
 
@@ -124,7 +124,7 @@ def text_message(payload: bytes) -> bytes:
 class Client(asyncio.Protocol):
     """Connects, and keeps what it is told."""
 
-    def __init__(self, subscribe: bytes | None) -> None:
+    def __init__(self, subscribe: bytes | None, path: str) -> None:
         self.clocks: list[int] = []
         self.late: list[float] = []
         self.key_frames = 0
@@ -133,7 +133,7 @@ class Client(asyncio.Protocol):
         self.receipts = 0
         self.ready = asyncio.get_running_loop().create_future()
         self.ended = asyncio.get_running_loop().create_future()
-        self._subscribe = subscribe
+        self._subscribe, self._path = subscribe, path
         self._buffer = bytearray()
         self._upgraded = False
         self.transport: asyncio.Transport
@@ -141,7 +141,7 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        transport.write(HANDSHAKE)
+        transport.write(HANDSHAKE % self._path.encode())
 
     def connection_lost(self, _: Exception | None) -> None:
         for future in (self.ready, self.ended):
@@ -204,20 +204,22 @@ class Client(asyncio.Protocol):
         change = json.loads(body[:-1])
         self.clocks.append(change["clock"])
         self.late.append(now - change["time"])
+        if not self.ready.done():
+            self.ready.set_result(None)
 
 
 SUBSCRIBE = b"SUBSCRIBE\nid:0\ndestination:/topic/gates/a\n\n\0"
 
 
-async def client(port: int, subscribe: bytes | None, small_buffers: bool = False) -> Client:
-    """Connected, and at its key frame if it subscribes."""
+async def client(port: int, subscribe: bytes | None, small_buffers: bool = False, path: str = "/") -> Client:
+    """Connected, and at its first message if it subscribes."""
     own = socket.socket()
     if small_buffers:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
     own.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(own, ("127.0.0.1", port))
-    _, made = await loop.create_connection(lambda: Client(subscribe), sock=own)
+    _, made = await loop.create_connection(lambda: Client(subscribe, path), sock=own)
     await asyncio.wait_for(made.ready, 60)
     return made
 
@@ -227,9 +229,9 @@ class Seen:
     """What a crowd saw of `changes` changes."""
 
     changes: int
-    readers: list[Client]
+    readers: list[Client] = field(default_factory=list)
     stuck: list[Client] = field(default_factory=list)
-    late: float = 0.0
+    source: Client | None = None
     kept_before: int = 0
     kept_most: int = 0
     cpu: float = 0.0
@@ -244,19 +246,32 @@ class Seen:
         return statistics.quantiles([one for reader in self.readers for one in reader.late], n=100)[98]
 
 
+@contextlib.asynccontextmanager
 async def crowd(
     served: Server, subscribers: int, seconds: float, stuck: int = 0, value: int = 0, grace: float = 60.0
-) -> Seen:
+) -> AsyncIterator[Seen]:
     """Subscribers that read and others that stop to; a connection more submits, two changes for each event."""
-    readers = [await client(served.port, SUBSCRIBE) for _ in range(subscribers - stuck)]
-    idle = [await client(served.port, SUBSCRIBE, small_buffers=True) for _ in range(stuck)]
-    for one in idle:
-        one.transport.pause_reading()
-    source = await client(served.port, None)
     events = round(seconds * CHANGES_PER_SECOND / 2)
-    seen = Seen(events * 2, readers, idle, kept_before=served.kept())
+    seen = Seen(events * 2)
+    try:
+        for number in range(subscribers):
+            one = await client(served.port, SUBSCRIBE, small_buffers=number < stuck)
+            (seen.stuck if number < stuck else seen.readers).append(one)
+        for one in seen.stuck:
+            one.transport.pause_reading()
+        seen.source = await client(served.port, None)
+        await run(served, seen, seen.source, events, "x" * value, grace)
+        yield seen
+    finally:
+        for one in [*seen.readers, *seen.stuck, *filter(None, [seen.source])]:
+            one.transport.abort()
+        await asyncio.sleep(0.01)
+
+
+async def run(served: Server, seen: Seen, source: Client, events: int, text: str, grace: float) -> None:
+    """Submit on schedule, and wait until all have seen it all."""
+    seen.kept_before, readers = served.kept(), seen.readers
     cpu, start = served.cpu(), time.monotonic()
-    text = "x" * value
     for number in range(events):
         await asyncio.sleep(max(0.0, start + number * 2 / CHANGES_PER_SECOND - time.monotonic()))
         body = json.dumps({"event": f"event {number}", "value": text})
@@ -270,13 +285,6 @@ async def crowd(
     seen.seconds = time.monotonic() - start
     seen.cpu = served.cpu() - cpu
     seen.kept_most = max(seen.kept_most, served.kept())
-    return seen
-
-
-async def end_crowd(seen: Seen) -> None:
-    for one in seen.readers + seen.stuck:
-        one.transport.abort()
-    await asyncio.sleep(0)
 
 
 # -- probes ---------------------------------------------------------------------------------------------------
@@ -286,9 +294,8 @@ def look(effort: Effort, stuck: int, value: int, **order: Any) -> Seen:
     seconds = 2.0 if effort.quick else 10.0
 
     async def main(served: Server) -> Seen:
-        seen = await crowd(served, SUBSCRIBERS, seconds, stuck, value)
-        await end_crowd(seen)
-        return seen
+        async with crowd(served, SUBSCRIBERS, seconds, stuck, value) as seen:
+            return seen
 
     with server(**order) as served:
         seen = asyncio.run(main(served))

@@ -473,6 +473,21 @@ def test_a_slow_peer_is_dropped_and_resumes_without_a_gap():
     run(main())
 
 
+def test_a_crowd_of_changes_at_once_drops_no_peer_that_reads():
+    async def main():
+        gate = Once(60)
+        app = stomp_app({"a": gate}, max_unsent=20_000)
+        async with Peer(app) as peer:
+            await peer.connect()
+            peer.subscribe()
+            await peer.messages(1)
+            for number in range(100):
+                gate.submit(f"event {number}", value="x" * 1000)
+            assert [clock for _, clock in clocks(await peer.messages(200))] == list(range(1, 201))
+
+    run(main())
+
+
 def test_catching_up_waits_for_a_slow_peer_and_does_not_drop_it():
     async def main():
         gate = Once(60)

@@ -134,6 +134,7 @@ class Connection:
                 await self.room()
                 await self._act(event)
                 self._wake()
+                await asyncio.sleep(0)  # a peer that sends very many frames at once does not stop all others
             session.receive(b"", self._now())  # what it took this side to act is not the peer's silence
             self._wake()
 

@@ -158,6 +158,8 @@ class Feed:
                 continue
             retry.over()
             self._hand_out(item)
+            # The writers' turn: a crowd of changes that are there at once must not make every peer seem slow.
+            await asyncio.sleep(0)
 
     def _hand_out(self, item: Change | Snapshot) -> None:
         message = message_of(item, self.gate)
