@@ -70,7 +70,7 @@ event, an engine that is away at a SEND (subscribers stay, and go on when it is 
 heart-beats were agreed on. A peer that reads too slowly is dropped with an ERROR that has the headers `subscription`
 and `since`, if there is one: with which to resume. Receipts of earlier frames tell what was done before.
 
-Not here: who may connect. Put the app behind what checks that, and give `origins` where browsers can reach it.
+Not here: which peers may connect. Put the app behind what checks that, and give `origins` where browsers can reach it.
 """
 
 from __future__ import annotations
