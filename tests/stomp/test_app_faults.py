@@ -6,11 +6,12 @@ import json
 import logging
 
 import pytest
-from tests.stomp.asgi_peer import Between, Peer, clocks, nothing_is_left
+from tests.stomp.asgi_peer import Between, Peer, clocks, nothing_is_left, until
 
 from headway import EngineUnavailable, LimitMismatch, Once
 from headway.once import stomp_app
 from headway.once.stomp import feed
+from headway.once.stomp.connection import Connection
 from waiting import NEVER
 
 
@@ -131,6 +132,34 @@ def test_a_peer_that_does_not_read_its_receipts_holds_itself_up_only():
         await asyncio.wait_for(peer.task, NEVER)
         assert 0 < gate.snapshot().clock < 40, "it was not read further than there was room for receipts"
         await nothing_is_left(app)
+
+    run(main())
+
+
+def test_a_peer_that_does_not_read_costs_no_time(monkeypatch):
+    """A heart-beat that cannot be sent is due all the time: once the loop was busy with that alone."""
+    looks = []
+    look = Connection._look
+
+    def counted(connection):
+        looks.append(connection)
+        look(connection)
+
+    monkeypatch.setattr(Connection, "_look", counted)
+
+    async def main():
+        gate = Once(60)
+        async with Peer(stomp_app({"a": gate}, heart_beat=(10, 0))) as peer:
+            await peer.connect(heart_beat="0,10")
+            peer.subscribe()
+            await peer.messages(1)
+            peer.reads.clear()
+            gate.submit("pizza")
+            await asyncio.sleep(0.3)
+            before = len(looks)
+            assert before < 60
+            peer.reads.set()
+            await until(lambda: peer.beats > 3)
 
     run(main())
 

@@ -25,8 +25,8 @@ as text or binary messages, cut anywhere.
 
     MESSAGE
     subscription:sub-0
-    message-id:7-1731772800000000-1-1731772803500000-delivery-1
     destination:/topic/gates/orders
+    message-id:7-1731772800000000-1-1731772803500000-delivery-1
     content-type:application/json
     kind:SUBMITTED
     clock:7
