@@ -16,7 +16,9 @@ handed to the server yet.
     `close_within` after the end     the app returns without having sent the ERROR: the peer reads nothing at all
 
 So a connection keeps at most `max_unsent` and one message, and no task for longer than these times. Others do not wait
-for it: a feed only appends to what waits.
+for it: a feed only appends to what waits. What the server itself keeps is out of an app's reach: after the app has
+returned, uvicorn (0.54) closes a connection only when its own buffer (64 KiB and a frame) is written, so a peer that
+never reads keeps its socket until it goes away.
 
 While this side does not listen (it waits for an engine, or for room) the peer is not taken for lost.
 """
