@@ -26,7 +26,8 @@ program writes what is left in `take`, and closes the connection when `closed` i
 `ack` other than `auto`). A subscriber that needs to know that it missed nothing has the clock values of a gate.
 
 **Bounds.** A frame has bounds (see `codec`), and so has the number of subscriptions. Frames that wait in `take` are
-for the program to count (`unsent`): a peer that does not read is closed by the program, which knows its queue.
+for the program to count (`unsent` in bytes, and `frames`, the number of all so far): a peer that does not read is
+closed by the program, which knows its queue.
 
 **Time** is an argument, in nanoseconds of any clock. `next_look` says when `tick` has something to do: a heart-beat to
 send, or a peer that is overdue (see `heart_beats`).
@@ -139,8 +140,11 @@ class Session:
         self._about = {"server": server} | ({} if session is None else {"session": session})
         self._max_subscriptions = max_subscriptions
         self._subscriptions: dict[str, _Subscription] = {}
+        self._begins: dict[str, bytes] = {}  # of their messages, as far as they are known
         self._messages = 0
         self._out: list[bytes] = []
+        self._unsent = 0
+        self.frames = 0
         self._beats = HeartBeats(now, heart_beat, connect_within)
         self._welcomed = False
 
@@ -162,7 +166,7 @@ class Session:
     @property
     def unsent(self) -> int:
         """Bytes that wait in `take`."""
-        return sum(map(len, self._out))
+        return self._unsent
 
     @property
     def subscriptions(self) -> dict[str, str]:
@@ -191,7 +195,7 @@ class Session:
 
     def take(self, now: int) -> list[bytes]:
         """What is to be written now, one item for each frame or heart-beat."""
-        out, self._out = self._out, []
+        out, self._out, self._unsent = self._out, [], 0
         if out:
             self._beats.sent(now)
         if self._welcomed:
@@ -200,8 +204,8 @@ class Session:
 
     # -- answers of the program
 
-    def done(self, event: Event) -> None:
-        """What the frame asked for was done: CONNECTED, or its receipt."""
+    def done(self, event: Event, headers: Mapping[str, str] | None = None) -> None:
+        """What the frame asked for was done: CONNECTED, or its receipt, which may have headers of the program."""
         if self.closed or isinstance(event, Closed):
             return
         if isinstance(event, Connect):
@@ -210,7 +214,7 @@ class Session:
             self._welcomed = True
             return
         if event.receipt is not None:
-            self._write(Frame("RECEIPT", {"receipt-id": event.receipt}))
+            self._write(Frame("RECEIPT", {"receipt-id": event.receipt, **(headers or {})}))
         if isinstance(event, Disconnect) and not self.closed:
             self._end("the peer has disconnected")
 
@@ -220,10 +224,10 @@ class Session:
         if not self.closed:
             self._fail(reason, receipt)
 
-    def close(self, reason: str) -> None:
-        """End it from this side: an ERROR that says why."""
+    def close(self, reason: str, headers: Mapping[str, str] | None = None) -> None:
+        """End it from this side: an ERROR that says why, and may have headers of the program."""
         if not self.closed:
-            self._fail(reason)
+            self._fail(reason, more=headers)
 
     def message(
         self,
@@ -237,12 +241,27 @@ class Session:
         if known is None or self.state is not State.CONNECTED:
             return False
         self._messages += 1
-        own = {"subscription": subscription} if known.named else {}
-        own |= {"message-id": message_id or str(self._messages), "destination": known.destination}
+        own = self._own_headers(subscription, known) | {"message-id": message_id or str(self._messages)}
         # The headers of the protocol come first: of equal names the first counts.
         others = {name: value for name, value in (headers or {}).items() if name not in own}
         self._write(Frame("MESSAGE", own | others, body))
         return not self.closed
+
+    def message_part(self, subscription: str, rest: bytes) -> bool:
+        """The same, where `rest` is made once for many (see `rest_of_message`)."""
+        known = self._subscriptions.get(subscription)
+        if known is None or self.state is not State.CONNECTED:
+            return False
+        begin = self._begins.get(subscription)
+        if begin is None:
+            frame = encode(Frame("MESSAGE", self._own_headers(subscription, known)), self._version or "1.2")
+            begin = self._begins[subscription] = frame[:-2]  # without the blank line and the NUL
+        self._messages += 1
+        self._put(begin + rest)
+        return True
+
+    def _own_headers(self, id: str, known: _Subscription) -> dict[str, str]:
+        return ({"subscription": id} if known.named else {}) | {"destination": known.destination}
 
     # -- time
 
@@ -266,7 +285,7 @@ class Session:
             what = "no CONNECT" if self.state is State.OPENED else "no heart-beat"
             return [self._fail(f"{what} within {self._beats.patience // MS} ms")]
         if beat is not None and now >= beat and not self._out:
-            self._out.append(b"\n")
+            self._put(b"\n")
         return []
 
     # -- frames
@@ -334,6 +353,7 @@ class Session:
     def _on_unsubscribe(self, frame: Frame, receipt: str | None) -> Event:
         id = self._subscription_id(frame)
         known = self._subscriptions.pop(id, None)
+        self._begins.pop(id, None)
         if known is None:
             raise _Refused(f"there is no subscription {shown(id)}")
         return Unsubscribe(id, known.destination, frame.headers, receipt)
@@ -356,9 +376,14 @@ class Session:
 
     def _write(self, frame: Frame) -> None:
         try:
-            self._out.append(encode(frame, self._version or "1.2"))
+            self._put(encode(frame, self._version or "1.2"))
         except StompError as error:
             self._fail(str(error))
+
+    def _put(self, data: bytes) -> None:
+        self._out.append(data)
+        self._unsent += len(data)
+        self.frames += 1
 
     def _fail(self, reason: str, receipt: str | None = None, more: Mapping[str, str] | None = None) -> Closed:
         headers = {"message": reason, "content-type": "text/plain"} | dict(more or {})
@@ -372,13 +397,14 @@ class Session:
         headers["message"] = " ".join(
             "".join(c if c.isprintable() else " " for c in headers["message"]).split()
         )
-        self._out.append(encode(Frame("ERROR", headers, reason.encode(errors="replace")), version))
+        self._put(encode(Frame("ERROR", headers, reason.encode(errors="replace")), version))
         return self._end(reason)
 
     def _end(self, reason: str) -> Closed:
         self.state = State.CLOSED
         self.reason = reason
         self._subscriptions.clear()
+        self._begins.clear()
         # What is not a frame yet never will be one.
         self._parser = Parser("1.2")
         return Closed(reason)
@@ -392,6 +418,15 @@ _HANDLERS: Final[dict[str, Callable[[Session, Frame, str | None], Event]]] = {
     "SEND": Session._on_send,
     "DISCONNECT": Session._on_disconnect,
 }
+
+
+def rest_of_message(version: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    """A MESSAGE from its `message-id` on: what is the same for all subscriptions of a version.
+
+    >>> rest_of_message("1.2", {"message-id": "1", "kind": "a:b"}, b"hello")
+    b'message-id:1\\nkind:a\\\\cb\\ncontent-length:5\\n\\nhello\\x00'
+    """
+    return encode(Frame("MESSAGE", headers, body), version).removeprefix(b"MESSAGE\n")
 
 
 def _needed(frame: Frame, name: str) -> str:
