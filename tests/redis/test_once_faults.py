@@ -291,6 +291,30 @@ def test_a_subscriber_that_looks_only_after_the_loss_notices_it_too(make_server,
     assert isinstance(next(slow), Snapshot)
 
 
+@pytest.mark.parametrize("resumes", [False, True], ids=["waits", "resumes"])
+def test_a_key_frame_whose_lines_a_server_has_forgotten_is_followed_by_another(
+    make_server, open_gate, resumes
+):
+    """Also where no change was handed out since, and the clock is beyond the key frame again."""
+    server = make_server()
+    gate = open_gate(server.url, 3600)
+    gate.submit("a")
+    server.client().save()
+    gate.submit("b")
+    subscription = gate.subscribe()
+    frame = next(subscription)
+    assert frame.clock == 4
+    server.kill()
+    server.restart()
+    for event in "cd":
+        eventually(lambda event=event: _works(gate, event), "it answers again")
+    if resumes:
+        subscription = gate.subscribe(frame)
+    again = next(subscription)
+    assert isinstance(again, Snapshot)
+    assert (again.clock, again.began) == (6, frame.began)
+
+
 @pytest.mark.parametrize("part", [b"", b":s", b":t", b":d", b":p", b":l", b":i", b":a"])
 def test_a_gate_of_which_a_part_was_evicted_begins_anew(valkey, open_gate, part):
     gate, client = open_gate(valkey.url, 0.2, "strict", retention=0), valkey.client()
@@ -362,9 +386,9 @@ def test_each_gate_has_its_own_time_for_an_answer(make_server, open_gate):
     assert patient.submit("d")
 
 
-def _works(gate):
+def _works(gate, event="b"):
     try:
-        gate.submit("b")
+        gate.submit(event)
     except EngineUnavailable:
         return False
     return True

@@ -195,12 +195,15 @@ class Once:
         `Change` or `Snapshot` of an earlier subscription says the clock value too, and also notices if the gate was
         lost and has begun anew since.
         """
-        began, last = None, None
+        began: int | None = None
+        last: tuple[str, int, int] | int | None = None
         if isinstance(since, Change | Snapshot):
             clock: int | None = since.clock
             began = ns_of(since.began)
             if isinstance(since, Change):
                 last = since.id, int(since.status), ns_of(since.time)
+            elif since.clock:
+                last = ns_of(since.time)
         else:
             clock = None if since is None else checked_clock(since)
         subscription = Subscription(self._open(), self._clock, clock, began, last)
