@@ -175,7 +175,7 @@ class Once:
         """Take a part of the log in; whether more is to be read."""
         began = log.began / 1e9
         if log.changes is None or since > log.clock or (found and found[-1].began != began):
-            raise ChangesGone(since, log.oldest)
+            raise ChangesGone(since, log.oldest, log.clock)
         found.extend(change_of(line, log.began) for line in log.changes)
         return bool(log.changes) and found[-1].clock < log.clock
 

@@ -6,7 +6,7 @@ worlds, so that events come exactly `duration` apart. A world ends with a calm p
 every copy has to arrive.
 
 What is promised depends on what happened (`docs/once.md`): the law holds for every gate from its beginning to its
-end, and what a failover loses is lost, but never without a key frame for whoever saw it.
+end, and what a failover loses is lost, but never without a key frame for the subscribers that saw it.
 """
 
 from __future__ import annotations
