@@ -1,4 +1,4 @@
-# mypy: disable-error-code="var-annotated"
+# mypy: disable-error-code="var-annotated, arg-type"
 """Processes that submit events and are killed, a server that is killed and restarts, and copies that follow it all.
 
     PYTHONPATH=tests python -m tests.redis.once_storm --seconds 60 --seed 1
