@@ -104,7 +104,7 @@ class Subscription:
             if self._since is None:
                 yield from self._take_snapshot()
                 continue
-            log = gate.news(self._since)
+            log = self._news(self._since)
             if log is None or not self._fits(log) or log.run != self._run:
                 log = self._checked((yield READ, self._since - (self._last is not None)))
             if not self._fits(log):
@@ -115,17 +115,32 @@ class Subscription:
                 yield PARK, gate.next_look_ns()
         return None
 
+    def _news(self, since: int) -> GateLog | None:
+        """What the gate tells unasked, if that follows on the last line that was handed out.
+
+        Commands may have reached another server than the one that the news is from, and that one may have written other
+        lines: where the news has the last line too, it has to be the same.
+        """
+        last = self._last
+        if isinstance(last, tuple):
+            log = self._gate.news(since - 1)
+            if log is not None and log.changes:
+                first, *others = log.changes
+                return log._replace(changes=others) if mark_of(first) == last else None
+        return self._gate.news(since)
+
     def _checked(self, log: GateLog) -> GateLog:
         """Lines that begin with the last one that was handed out, without it; no lines if it is another one now."""
-        self._run = log.run
         last = self._last
-        if last is None or not log.changes:
-            return log
-        first, *others = log.changes
-        same = first.time <= last if isinstance(last, int) else mark_of(first) == last
-        if same:
-            self._last = mark_of(first)
-        return log._replace(changes=others if same else None)
+        if last is not None and log.changes:
+            first, *others = log.changes
+            same = first.time <= last if isinstance(last, int) else mark_of(first) == last
+            log = log._replace(changes=others if same else None)
+            if same:
+                self._last = mark_of(first)
+        if self._fits(log):
+            self._run = log.run  # not before: the engine may fail before there is a key frame
+        return log
 
     def _fits(self, log: GateLog) -> bool:
         """Whether these lines follow on what was handed out."""

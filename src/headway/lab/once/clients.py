@@ -11,6 +11,7 @@ cut. The listener looks when the next event is due, unless the world says that n
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headway.clock import wake
@@ -74,8 +75,8 @@ def _answer(answer: asyncio.Future[Any], found: Any) -> None:
 class Listener:
     """What one process hears of the gate by itself. `run` counts its connections."""
 
-    def __init__(self, process: Process, *, looks: bool) -> None:
-        self.process, self.looks = process, looks
+    def __init__(self, process: Process, *, looks: bool, notices: Callable[[], int]) -> None:
+        self.process, self.looks, self.notices = process, looks, notices
         self.wakers: dict[int, Waker] = {}
         self.run = 0
         self.live = False
@@ -147,6 +148,15 @@ class Listener:
             await clock.park_async(waker, clock.now() + int(min(self.wait, SILENCE) * 1e9) + 1)
         finally:
             planned.cancel()
+
+    def orphaned(self) -> None:
+        """The server at the other end is not the one that answers commands any more: noticed at once, or later."""
+        self.process.server.listeners.remove(self)
+        asyncio.get_running_loop().call_later(self.notices() / 1e9, self._notice, self.run)
+
+    def _notice(self, run: int) -> None:
+        if run == self.run:
+            self.lost()
 
     def lost(self) -> None:
         """The connection has ended: what is on its way does not arrive."""

@@ -59,21 +59,28 @@ class Mutant:
 
 ONLY, STRICT = {"strict": False}, {"strict": True}
 LOSING = {
-    "failovers": 4,
+    "failovers": 10,
+    "restarts": 0,
+    "losses": 0,
+    "cuts": 0,
     "steps": (),
     "near": False,
-    "losses": 0,
+    "looks": False,
+    "silent": False,
+    "lost": 0.05,
+    "killed": 0.5,
     "duration": BILLION,
-    "rest": BILLION // 5,
-    "rough": 25 * BILLION,
+    "rest": BILLION // 3,
+    "rough": 15 * BILLION,
     "kinds": 20,
     "processes": 4,
-    "followers": 3,
+    "followers": 4,
     "max_pending": 1000,
     "retention": 60 * BILLION,
     "one_way": BILLION // 50,
     "timeout": BILLION // 5,
 }
+"""Worlds in which lines are lost again and again, and not much else happens."""
 
 MUTANTS = (
     # what is decided
@@ -191,7 +198,18 @@ MUTANTS = (
     ),
     # subscriptions
     Mutant(
-        "lines that were written anew are not noticed", Subscription, "mark_of(first) == last", "True", LOSING
+        "lines that were written anew are not noticed",
+        Subscription,
+        "isinstance(last, int) else mark_of(first) == last",
+        "isinstance(last, int) else True",
+        LOSING,
+    ),
+    Mutant(
+        "news of another server is believed",
+        Subscription,
+        "if isinstance(last, tuple):\n            log = self._gate.news",
+        "if False:\n            log = self._gate.news",
+        LOSING,
     ),
     Mutant("a new connection is taken for the old one", Subscription, " or log.run != self._run", "", LOSING),
     Mutant(

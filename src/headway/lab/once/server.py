@@ -192,7 +192,8 @@ class Server:
         self.shared.core, self.tip = core, tip
         del self.steps[steps:]
         self.replicate()
-        self.cut()
+        for listener in list(self.listeners):
+            listener.orphaned()
         return lost
 
     def lose(self) -> None:

@@ -82,6 +82,10 @@ class Town:
         waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.true.park_async(waker, self.true.now() + max(1, ns))
 
+    def delay(self) -> int:
+        """After how long a process notices that its server is not the right one any more."""
+        return self.rng.choice((0, self.world.timeout, 5 * self.world.duration))
+
     def clock(self) -> TaskClock:
         """That of a process: some drift, and some other time."""
         edge = self.world.drift_ppm * 1000
@@ -105,7 +109,9 @@ class Town:
     async def submit(self, again: tuple[str, str] | None) -> None:
         """A process that submits; `again` is what another one did not finish."""
         rng, process = self.rng, self.process()
-        once = self.open(RemoteGate(process, Listener(process, looks=False)), process.clock)
+        once = self.open(
+            RemoteGate(process, Listener(process, looks=False, notices=self.delay)), process.clock
+        )
         while not self.calm:
             if again is None:
                 again = self._draw_event()
@@ -141,7 +147,7 @@ class Town:
         if follower.near:
             once, listening = self.open(NearGate(self.server), self.server.clock), None
         else:
-            listener = Listener(process, looks=world.looks)
+            listener = Listener(process, looks=world.looks, notices=self.delay)
             once = self.open(RemoteGate(process, listener), process.clock)
             listening = asyncio.ensure_future(listener.listen())
         try:
@@ -286,14 +292,16 @@ class Town:
         def failover() -> None:
             self.lost_lines += self.server.failover()
 
-        await self._away(failover)
+        # The old server may live on, and so may connections to it.
+        await self._away(failover, keeps=self.rng.random() < 0.7)
 
     async def _lose(self) -> None:
         await self._away(self.server.lose)
 
-    async def _away(self, then: Callable[[], object]) -> None:
+    async def _away(self, then: Callable[[], object], *, keeps: bool = False) -> None:
         self.server.up = False
-        self.server.cut()
+        if not keeps:
+            self.server.cut()
         # Longer than a tick of its clock: what begins anew began at another time.
         await self.sleep(2 * self.world.tick + self.rng.randrange(self.world.timeout * 3))
         then()
