@@ -66,8 +66,21 @@ def at_two():
 
 def test_news_is_believed_on_the_run_that_was_checked(at_two):
     gate, subscription = at_two
-    gate.log = log_of(line(3, "b"))
+    gate.log = log_of(line(2, status=PUBLISHED), line(3, "b"))
     assert begin(subscription)[1].clock == 3
+
+
+def test_news_without_the_last_line_is_asked_for(at_two):
+    """It may be of another server; the next news has the line that is handed out now."""
+    gate, subscription = at_two
+    gate.log = log_of(clock=2)
+    assert begin(subscription)[1] == (PARK, None)
+    gate.log = log_of(line(3, "b"))
+    steps, wanted = begin(subscription)
+    assert wanted == (READ, 1)
+    assert tell(steps, log_of(line(2, status=PUBLISHED), line(3, "b"))).clock == 3
+    gate.log = log_of(line(3, "b"), line(4, "c"))
+    assert begin(subscription)[1].clock == 4
 
 
 def test_another_run_is_checked_with_the_last_line(at_two):
@@ -115,7 +128,7 @@ def test_a_key_frame_comes_with_its_last_line():
     assert tell(steps, GateView(BEGAN, Snapshot(1, BEGAN + 3000, ()))) == (READ, 0)
     assert tell(steps, log_of(other, line(2, "c"), run=2)).clock == 1
     assert begin(subscription)[1].id == "c"
-    gate.log = log_of(line(3, "d"), run=2)
+    gate.log = log_of(line(2, "c"), line(3, "d"), run=2)
     assert begin(subscription)[1].id == "d"
 
 

@@ -119,15 +119,17 @@ class Subscription:
         """What the gate tells unasked, if that follows on the last line that was handed out.
 
         Commands may have reached another server than the one that the news is from, and that one may have written other
-        lines: where the news has the last line too, it has to be the same.
+        lines. So news counts if it has the last line too. If not, it is good for knowing that there is nothing new.
         """
         last = self._last
-        if isinstance(last, tuple):
-            log = self._gate.news(since - 1)
-            if log is not None and log.changes:
-                first, *others = log.changes
-                return log._replace(changes=others) if mark_of(first) == last else None
-        return self._gate.news(since)
+        if not isinstance(last, tuple):
+            return self._gate.news(since)
+        log = self._gate.news(since - 1)
+        if log is not None and log.changes:
+            first, *others = log.changes
+            return log._replace(changes=others) if mark_of(first) == last else None
+        log = self._gate.news(since)
+        return None if log is None or log.changes else log
 
     def _checked(self, log: GateLog) -> GateLog:
         """Lines that begin with the last one that was handed out, without it; no lines if it is another one now."""

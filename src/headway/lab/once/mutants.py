@@ -207,8 +207,8 @@ MUTANTS = (
     Mutant(
         "news of another server is believed",
         Subscription,
-        "if isinstance(last, tuple):\n            log = self._gate.news",
-        "if False:\n            log = self._gate.news",
+        "if not isinstance(last, tuple):\n            return",
+        "if True:\n            return",
         LOSING,
     ),
     Mutant("a new connection is taken for the old one", Subscription, " or log.run != self._run", "", LOSING),
