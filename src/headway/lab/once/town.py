@@ -5,16 +5,13 @@ with the same id or does not, and asks for what became of it. A *follower* appli
 `Replica`, behind a relay that loses, repeats and swaps changes; it loses its connection, is away for a moment or for
 longer than changes are kept, and goes on with `replica.since`. Both are killed at any await, and replaced: another
 submitter repeats the last id of the one that died, another follower has its copy.
-
-Two things are judged as they happen. What a subscription hands out follows on what it handed out before, or is a key
-frame of the server: no gap is hidden. And the copy equals the server's state at the value of the clock that it is at.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +21,9 @@ from headway.errors import EngineUnavailable, GateFull, IdReused
 from headway.lab.clocks import BILLION, Skewed, TaskClock
 from headway.lab.leases.fleet import RoughNetwork
 from headway.lab.once.clients import LabEngine, Listener, NearGate, Process, RemoteGate
-from headway.lab.once.server import Node, Server
-from headway.once import Change, Once, Replica, Snapshot
+from headway.lab.once.followers import Follower
+from headway.lab.once.server import Server
+from headway.once import Once, Replica
 from headway.once.results import submission_of
 
 if TYPE_CHECKING:
@@ -45,18 +43,6 @@ class Parts:
     replica: type[Replica] = Replica
 
 
-@dataclass(slots=True)
-class Follower:
-    """A copy, the node of what was handed out last, and the nodes that it was given by their items."""
-
-    name: str
-    near: bool
-    replica: Replica
-    node: Node | None = None  # of what the subscription handed out last
-    nodes: dict[Any, Node] = field(default_factory=dict)
-    held: list[Change] = field(default_factory=list)  # by the relay
-
-
 class Town:
     """All processes of one world, and what was found wrong."""
 
@@ -69,7 +55,7 @@ class Town:
         self.calm = False
         self.ids: list[tuple[str, str]] = []  # and their events
         self.told: list[tuple[str, Any]] = []
-        self.compared = self.key_frames = self.unavailable = self.kills = self.lost_lines = 0
+        self.unavailable = self.kills = self.lost_lines = 0
         self.followers: list[Follower] = []
 
     def fault(self, problem: str) -> None:
@@ -152,9 +138,7 @@ class Town:
             listening = asyncio.ensure_future(listener.listen())
         try:
             while True:
-                since = follower.replica.since
-                follower.node = None if since is None else follower.nodes[since]
-                follower.held = []
+                since = follower.connect()
                 subscription = once.subscribe(since)
                 while follower.replica.since is not None or since is None:
                     try:
@@ -166,7 +150,7 @@ class Town:
                             break
                         continue
                     since = item
-                    self.handed_out(follower, item)
+                    follower.handed_out(item, faithful=self.calm)
                     if not self.calm and rng.random() < 0.1:
                         await self.sleep(rng.choice((1, world.duration // 3, world.duration, 2 * world.kept)))
                         if rng.random() < 0.5:
@@ -175,63 +159,12 @@ class Town:
             if listening is not None:
                 listening.cancel()
 
-    def handed_out(self, follower: Follower, item: Change | Snapshot) -> None:
-        """Judge what a subscription handed out, and pass it on to the copy."""
-        if isinstance(item, Snapshot):
-            self.key_frames += 1
-            node = self.server.views.get((item.began, item.clock, item.time, item.pending))
-            if node is None:
-                self.fault(f"{follower.name}: a key frame of clock {item.clock} that the server never made")
-        else:
-            node = self.server.nodes.get((item.began, item.clock, item.status, item.id, item.time))
-            if node is None:
-                self.fault(f"{follower.name}: change {item.clock} never happened")
-            elif follower.node is not None and node.parent is not follower.node:
-                before = follower.node.clock
-                self.fault(
-                    f"{follower.name}: change {item.clock} came after {before}, on which it does not follow"
-                )
-        follower.node = node
-        if node is not None:
-            follower.nodes[item] = node
-            self._relay(follower, item)
-
-    def _relay(self, follower: Follower, item: Change | Snapshot) -> None:
-        """To the copy: changes may be lost, come twice, or be overtaken by the next."""
-        luck = 1.0 if self.calm else self.rng.random()
-        if isinstance(item, Snapshot):
-            follower.held = []
-            self._apply(follower, item)
-        elif luck < 0.02:
-            return
-        elif luck < 0.04 and not follower.held:
-            follower.held.append(item)
-            return
-        else:
-            self._apply(follower, item)
-            if luck < 0.08:
-                self._apply(follower, item)
-        for late in follower.held:
-            self._apply(follower, late)
-        follower.held = []
-
-    def _apply(self, follower: Follower, item: Change | Snapshot) -> None:
-        replica = follower.replica
-        applied = replica.apply(item)
-        if applied and replica.since is not item:
-            self.fault(f"{follower.name}: applied change {item.clock}, and is at {replica.clock}")
-        # Also after a gap the copy is what the gate was at its clock.
-        if applied:
-            self.compared += 1
-            if replica.pending != follower.nodes[item].pending:
-                self.fault(f"{follower.name}: the copy at clock {replica.clock} is not the gate there")
-
     # -- the world ---------------------------------------------------------------------------------------
 
     async def main(self) -> None:
         world, rng = self.world, self.rng
         self.followers = [
-            Follower(f"follower {number}", near, self._replica())
+            Follower(f"follower {number}", near, self._replica(), self.server, rng, self.fault)
             for number, near in enumerate([False] * world.followers + [True] * world.near)
         ]
         followers = [asyncio.ensure_future(self.follow(one)) for one in self.followers]
@@ -352,16 +285,11 @@ class Town:
             await self.sleep(3 * BILLION)
             if any(task.done() for task in followers):
                 return False
-            if all(map(self._arrived, self.followers)):
+            if all(one.arrived() for one in self.followers):
                 return True
-        late = [one.name for one in self.followers if not self._arrived(one)]
+        late = [one.name for one in self.followers if not one.arrived()]
         self.fault(f"{', '.join(late)} never arrived at clock {self.server.tip.clock}")
         return False
-
-    def _arrived(self, follower: Follower) -> bool:
-        replica, tip = follower.replica, self.server.tip
-        there = (replica.clock, replica.began) == (tip.clock, tip.began / 1e9)
-        return there and replica.pending == tip.pending
 
     def audit_answers(self) -> None:
         """Every answer that a process was told was given by the server."""
