@@ -143,7 +143,13 @@ class OnceRule(NamedTuple):
     retention: int
 
     def __str__(self) -> str:
-        return f"{'strict' if self.strict else 'only'} {duration_text(self.duration)}"
+        """As a person reads it.
+
+        >>> str(OnceRule(3 * 10**9, True, 10, 0)), str(OnceRule(3600 * 10**9, False, 10, 0))
+        ('strict 3s', 'only 1 hour')
+        """
+        text = duration_text(self.duration)
+        return f"{'strict' if self.strict else 'only'} {'' if text[0].isdigit() else '1 '}{text}"
 
 
 class OnceGate:

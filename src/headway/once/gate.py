@@ -175,7 +175,7 @@ class Once:
         """Take a part of the log in; whether more is to be read."""
         began = log.began / 1e9
         if log.changes is None or since > log.clock or (found and found[-1].began != began):
-            raise ChangesGone(since, log.oldest)
+            raise ChangesGone(since, log.oldest, log.clock)
         found.extend(change_of(line, log.began) for line in log.changes)
         return bool(log.changes) and found[-1].clock < log.clock
 
@@ -195,12 +195,15 @@ class Once:
         `Change` or `Snapshot` of an earlier subscription says the clock value too, and also notices if the gate was
         lost and has begun anew since.
         """
-        began, last = None, None
+        began: int | None = None
+        last: tuple[str, int, int] | int | None = None
         if isinstance(since, Change | Snapshot):
             clock: int | None = since.clock
             began = ns_of(since.began)
             if isinstance(since, Change):
                 last = since.id, int(since.status), ns_of(since.time)
+            elif since.clock:
+                last = ns_of(since.time)
         else:
             clock = None if since is None else checked_clock(since)
         subscription = Subscription(self._open(), self._clock, clock, began, last)
