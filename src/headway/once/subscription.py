@@ -245,7 +245,8 @@ class Subscription:
     @property
     def position(self) -> Position | None:
         """What was handed out last; None before the first key frame. What `next_now` has said None after is all."""
-        return None if self._since is None else Position(self._since, self._began, self._last)
+        last = self._last if isinstance(self._last, tuple) else None
+        return None if self._since is None else Position(self._since, self._began, last)
 
     async def next_now(self) -> Change | Snapshot | None:
         """What comes next, if it is there now; None if it would have to be waited for, or this is closed."""
