@@ -142,11 +142,13 @@ def parse_since(text: str) -> int | Change | Snapshot:
         value = checked_clock(int(clock))
         if not more:
             return value
-        began = int(more[0]) / 1e6
+        began = int(more[0]) * 1000 / 1e9  # reckoned as a gate does, so that the same float comes out
         if len(more) == 1:
             return Snapshot(value, began, (), began)
         status = ENDS[int(more[1])]
-        return Change(value, status, unquote(more[3], errors="strict"), "", None, int(more[2]) / 1e6, began)
+        return Change(
+            value, status, unquote(more[3], errors="strict"), "", None, int(more[2]) * 1000 / 1e9, began
+        )
     except (ValueError, KeyError):  # an InvalidArgument, and what is no UTF-8, are ValueErrors too
         raise BadRequest(
             f"since:{shown(text)} is no place to resume from: give the message-id of the last message that you saw, "
