@@ -164,6 +164,36 @@ def test_it_equals_the_gate_through_cuts_of_the_connection():
     assert pending == expected
 
 
+def test_it_resumes_at_another_server(tmp_path):
+    """Two servers on one engine; the first one ends, and the address leads to the other, as behind a balancer."""
+    engine = f"embedded://{tmp_path}/engine"
+    first, second = (Once("1h", "strict", name="alarms", engine=engine, engine_timeout=5) for _ in range(2))
+
+    async def watched(url, other):
+        watcher = Watcher(url, "alarms")
+        seen = []
+        async with aclosing(watcher.watch()) as items:
+            async for item in items:
+                if isinstance(item, Lost):
+                    watcher._address = other
+                    second.submit("while away")
+                elif isinstance(item, KeyFrame):
+                    assert not item.missed
+                    await first.submit_async("one")
+                else:
+                    seen.append((item.clock, item.event))
+                    if item.clock == 1:
+                        cuts.drop()
+                    elif item.clock == 2:
+                        return seen
+        raise AssertionError
+
+    cuts = Cuts(service_app({"alarms": first}))
+    with serving(cuts) as one, serving(service_app({"alarms": second})) as two:
+        seen = run(watched(one.url, two.url.replace("http", "ws", 1) + "/stomp"))
+    assert seen == [(1, "one"), (2, "while away")]
+
+
 class Cuts:
     """Around an application: ends its WebSockets when it is told to."""
 

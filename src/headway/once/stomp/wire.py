@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 from headway.core.once import EventStatus
 from headway.once.input import checked_clock
-from headway.once.results import Change, Pending, Snapshot, Submission, ns_of
+from headway.once.results import Change, Pending, Snapshot, Submission, ns_of, seconds_of
 from headway.printable import printable
 from headway.stomp.codec import shown
 
@@ -142,12 +142,12 @@ def parse_since(text: str) -> int | Change | Snapshot:
         value = checked_clock(int(clock))
         if not more:
             return value
-        began = int(more[0]) * 1000 / 1e9  # reckoned as a gate does, so that the same float comes out
+        began = seconds_of(int(more[0]) * 1000)  # as a gate does, so that the same float comes out
         if len(more) == 1:
             return Snapshot(value, began, (), began)
         status = ENDS[int(more[1])]
         return Change(
-            value, status, unquote(more[3], errors="strict"), "", None, int(more[2]) * 1000 / 1e9, began
+            value, status, unquote(more[3], errors="strict"), "", None, seconds_of(int(more[2]) * 1000), began
         )
     except (ValueError, KeyError):  # an InvalidArgument, and what is no UTF-8, are ValueErrors too
         raise BadRequest(
