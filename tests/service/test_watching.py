@@ -24,8 +24,8 @@ class Feed:
         self.gate = Once(60, "strict")
 
     def frame(self, item):
-        id, headers, body = message_of(item, self.gate)
-        return Frame("MESSAGE", {"message-id": id, "subscription": "0", **headers}, body)
+        message = message_of(item, self.gate)
+        return Frame("MESSAGE", {"subscription": "0", **message.headers}, message.body)
 
     def key_frame(self):
         return self.frame(self.gate.snapshot())
