@@ -309,6 +309,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_with_the_same_id():
     assert (done.exit_code, done.stderr) == (0, "")
     assert len(Forgetful.ids) == 3
     assert len(set(Forgetful.ids)) == 1
+    assert Forgetful.ids[0]
 
 
 def test_many_submits_at_once_of_one_event_accept_one(served):
