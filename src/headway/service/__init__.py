@@ -1,0 +1,1 @@
+"""The service: limits and gates for other languages, proxies and hosts."""
