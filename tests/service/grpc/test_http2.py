@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import struct
+from typing import Any
 
 import h2.config
 import h2.connection
@@ -67,9 +68,9 @@ class Peer:
         """Headers, body and trailers of an answer; whether it has ended."""
         self.exchange()
         mine = [event for event in self.events if getattr(event, "stream_id", None) == stream]
-        headers: list = [dict(e.headers) for e in mine if isinstance(e, h2.events.ResponseReceived)]
+        headers: list[Any] = [dict(e.headers) for e in mine if isinstance(e, h2.events.ResponseReceived)]
         body = b"".join(e.data for e in mine if isinstance(e, h2.events.DataReceived))
-        trailers: list = [dict(e.headers) for e in mine if isinstance(e, h2.events.TrailersReceived)]
+        trailers: list[Any] = [dict(e.headers) for e in mine if isinstance(e, h2.events.TrailersReceived)]
         ended = any(isinstance(e, h2.events.StreamEnded) for e in mine)
         return (headers or [None])[0], body, (trailers or [None])[0], ended
 
