@@ -4,3 +4,12 @@ http2       a connection on libnghttp2, without I/O (compiled only)
 server      connections on an event loop, and the handlers that answer
 status      codes, and the error that carries one
 """
+
+
+def on_nghttp2() -> bool:
+    """Whether gRPC runs on libnghttp2 here: headway was compiled, and the library is there."""
+    try:
+        from headway.service.grpc import http2
+    except ImportError:
+        return False
+    return http2.available()

@@ -49,7 +49,7 @@ class GrpcServer:
         max_connections: int = 10_000,
         patience: float = 10.0,
     ) -> None:
-        from headway.service.grpc.http2 import Connection  # compiled only: `on_nghttp2` says whether it is there
+        from headway.service.grpc.http2 import Connection  # which need not be there, see `on_nghttp2`
 
         self.handlers = {path.encode(): handler for path, handler in handlers.items()}
         self.max_message = max_message
