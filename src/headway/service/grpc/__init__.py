@@ -1,8 +1,10 @@
 """gRPC for the service: calls with one message each way.
 
-http2       a connection on libnghttp2, without I/O (compiled only)
-server      connections on an event loop, and the handlers that answer
-status      codes, and the error that carries one
+    http2       a connection on libnghttp2, without I/O (compiled only)
+    server      connections on an event loop, and the handlers that answer
+    status      codes, and the error that carries one
+
+Where `http2` cannot be used, the service's gRPC runs on grpcio.
 """
 
 
