@@ -291,13 +291,14 @@ def test_a_subscriber_that_looks_only_after_the_loss_notices_it_too(make_server,
     assert isinstance(next(slow), Snapshot)
 
 
-@pytest.mark.parametrize("part", [b"", b":s", b":t", b":d", b":p", b":l", b":i", b":a"])
+@pytest.mark.parametrize("part", [b"", b":d", b":s", b":l", b":i"])
 def test_a_gate_of_which_a_part_was_evicted_begins_anew(valkey, open_gate, part):
     gate, client = open_gate(valkey.url, 0.2, "strict", retention=0), valkey.client()
     root = gate._gate.commands.root
-    gate.submit("a")
+    for event in "abb":
+        gate.submit(event)
     before = gate.snapshot().began
-    client.delete(root + part)
+    assert client.delete(root + part)
     time.sleep(0.25)  # what is missing is missed at the latest when time acts on it
     asyncio.run(gate.status_async("x"))
     with contextlib.suppress(ChangesGone):

@@ -1,0 +1,111 @@
+"""A gate's commands and answers as bytes: packed numbers, and texts with their lengths (see `script/lua/once.lua`).
+
+Nearly all of a command is the same each time, so it is put together as bytes and not packed argument by argument.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from headway.core.once import Change, EventStatus, Pending, Submission
+from headway.engines.redis.script.protocol import TICK
+from headway.errors import GateFull, IdReused
+
+if TYPE_CHECKING:
+    from headway.core.once import OnceRule
+
+OK, OTHER, GONE, LOST, AGAIN = range(5)
+"""How an answer begins, as in `script/lua/once.lua`."""
+REUSED, FULL = 4, 5
+"""What became of a submission that is refused."""
+
+_HEAD = Struct("<5d")
+_SAID = Struct("<BddI")
+_LINE = Struct("<ddB3I")
+_PENDING = Struct("<dd3I")
+_LENGTHS = Struct("<3I").pack
+_STATUSES = tuple(EventStatus)
+
+
+class Head(NamedTuple):
+    """The numbers in front of every answer; times are ticks of the server's clock, `due` is 0 if nothing is pending."""
+
+    status: int
+    now: int
+    clock: int
+    began: int
+    due: int
+
+    @classmethod
+    def read(cls, data: bytes) -> Head:
+        return cls(*map(int, _HEAD.unpack_from(data)))
+
+
+# -- submissions ---------------------------------------------------------------------------------------------------
+
+
+def framed_fields(event: bytes, id: bytes) -> bytes:
+    """The names of an event's and an id's fields, as arguments of the Redis protocol."""
+    return b"$%d\r\ne%b\r\n$%d\r\ni%b\r\n" % (len(event) + 1, event, len(id) + 1, id)
+
+
+def framed_body(event: bytes, id: bytes, value: str | None) -> bytes:
+    """What is kept of an event, as an argument. A value that is there has a sign in front."""
+    carried = b"" if value is None else b"=" + value.encode()
+    one, two, three = len(id), len(event), len(carried)
+    return b"$%d\r\n%b%b%b%b\r\n" % (12 + one + two + three, _LENGTHS(one, two, three), id, event, carried)
+
+
+def read_said(data: bytes, at: int, rule: OnceRule, event: str, id: str) -> tuple[Submission | Exception, int]:
+    """What is said of one submission, from there on, and where that ends."""
+    outcome, clock, due, length = _SAID.unpack_from(data, at)
+    at += 21
+    if outcome == 1:
+        return Submission(True, id, int(clock), int(due) * TICK), at
+    end = at + length
+    if outcome == EventStatus.REJECTED:
+        return Submission(False, id, int(clock), 0, data[at + 1 : end].decode()), end
+    if outcome == REUSED:
+        return IdReused(id, data[at + 1 : end].decode(), event), end
+    return GateFull(rule.max_pending, due / 1e6), end
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------
+
+
+def _texts(data: bytes, at: int, one: int, two: int, three: int) -> tuple[str, str, str | None]:
+    """An id, an event, and a value or None."""
+    middle = at + one
+    end = middle + two
+    value = data[end + 1 : end + three].decode() if three else None
+    return data[at:middle].decode(), data[middle:end].decode(), value
+
+
+def _read_line(data: bytes, at: int) -> tuple[Change, int]:
+    clock, time, status, one, two, three = _LINE.unpack_from(data, at)
+    at += 29
+    id, event, value = _texts(data, at, one, two, three)
+    change = Change(int(clock), _STATUSES[status], id, event, value, int(time) * TICK)
+    return change, at + one + two + three
+
+
+def read_line(line: bytes) -> Change:
+    """A line of the log."""
+    return _read_line(line, 0)[0]
+
+
+def read_pending(packed: bytes, duration: int) -> Pending:
+    """A pending event of a gate with this duration."""
+    time, clock, one, two, three = _PENDING.unpack_from(packed)
+    ns = int(time) * TICK
+    return Pending(*_texts(packed, 28, one, two, three), ns, ns + duration, int(clock))
+
+
+def read_news(data: bytes) -> tuple[Head, list[Change]]:
+    """A message of the gate's channel: the numbers, and the lines that are new, unless they are too many."""
+    lines, at = [], 40
+    while at < len(data):
+        line, at = _read_line(data, at)
+        lines.append(line)
+    return Head.read(data), lines
