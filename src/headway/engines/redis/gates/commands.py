@@ -11,7 +11,6 @@ import asyncio
 import sys
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from hiredis import ReplyError
 
@@ -24,6 +23,7 @@ from headway.engines.redis.gates.codec import (
     Head,
     framed_body,
     framed_fields,
+    is_ok,
     read_said,
 )
 from headway.engines.redis.gates.together import Together
@@ -57,7 +57,7 @@ class GateCommands:
         self.root = f"{engine.namespace}:once:{{{escape(self.name)}}}".encode()
         # What `Engine.pool_of` looks at.
         self.keys = (self.root,)
-        self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
+        self._together: dict[asyncio.AbstractEventLoop, Together] = {}
         self._numbers = (rule.duration // TICK, rule.strict, rule.max_pending, rule.retention // TICK)
         self._front = framed(b"EVALSHA", plain_script("once").sha, b"1", self.root)
         self._submit = self._front + framed(numbers(0, *self._numbers), b"submit")
@@ -81,26 +81,32 @@ class GateCommands:
 
     # -- sending -----------------------------------------------------------------------------------------
 
-    def send(self, payload: bytes) -> Answer:
-        """From a thread."""
+    def _send_once(self, payload: bytes) -> Any:
+        """From a thread, on a connection that is open. Nearly always that is all; None, or an error, is for `send`."""
         pool = self.engine.pool_of(self)
         connection = pool.spare()
-        if connection is not None:
-            # Nearly always that is all; whatever else comes is for the slow way, which may send the command again.
-            try:
-                if self.timeout_ns < self.engine.timeout * 1e9:  # others have more time
-                    connection.limit(self.timeout_ns)
-                reply = connection.call(payload)
-            except CONNECTION_ERRORS as error:
-                connection.close()
-                pool = self._next_pool(pool, error)
-            except BaseException:
-                connection.close()
-                raise
-            else:
-                pool.put_back(connection)
-                if type(reply) is list and type(answer := self.read(reply)) is tuple:
-                    return answer
+        if connection is None:
+            return None
+        try:
+            if self.timeout_ns < self.engine.timeout * 1e9:  # others have more time
+                connection.limit(self.timeout_ns)
+            reply = connection.call(payload)
+        except CONNECTION_ERRORS as error:
+            connection.close()
+            self._next_pool(pool, error)
+            return None
+        except BaseException:
+            connection.close()
+            raise
+        pool.put_back(connection)
+        return reply
+
+    def send(self, payload: bytes) -> Answer:
+        """From a thread."""
+        reply = self._send_once(payload)
+        if type(reply) is list and type(answer := self.read(reply)) is tuple:
+            return answer
+        pool = self.engine.pool_of(self)
         attempts = ATTEMPTS
         while attempts:
             try:
@@ -175,8 +181,12 @@ class GateCommands:
     def submit(self, event: str, id: str, value: str | None) -> Submission:
         text, own = event.encode(), id.encode()
         fields, body = framed_fields(text, own), framed_body(text, own, value)
-        payload = self.submit_payload([fields], [body]) if self.engine.fixed_time else self._one + fields + body
-        found, _ = read_said(self.send(payload)[1][0], 0, self.rule, event, id)
+        payload = (
+            self.submit_payload([fields], [body]) if self.engine.fixed_time else self._one + fields + body
+        )
+        reply = self._send_once(payload)
+        said = reply[1] if type(reply) is list and is_ok(reply[0]) else self.send(payload)[1][0]
+        found, _ = read_said(said, 0, self.rule, event, id)
         if isinstance(found, Exception):
             raise found
         return found
@@ -186,8 +196,10 @@ class GateCommands:
         loop = running_loop()
         together = self._together.get(loop)
         if together is None:
-            together = self._together[loop] = Together(self)
-        return await together.add(loop, event, id, value)
+            for ended in [other for other in self._together if other.is_closed()]:
+                self._together.pop(ended, None)
+            together = self._together[loop] = Together(self, loop)
+        return await together.add(event, id, value)
 
 
 def _flow(payload: bytes) -> Flow[list[Any]]:

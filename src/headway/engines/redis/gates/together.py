@@ -22,8 +22,11 @@ Waiting = list[tuple["asyncio.Future[Submission]", str, str]]
 class Together:
     """Submissions of one loop that wait for the end of its turn."""
 
-    def __init__(self, commands: GateCommands) -> None:
+    __slots__ = ("bodies", "commands", "fields", "loop", "size", "tasks", "waiting")
+
+    def __init__(self, commands: GateCommands, loop: asyncio.AbstractEventLoop) -> None:
         self.commands = commands
+        self.loop = loop
         self.fields: list[bytes] = []
         self.bodies: list[bytes] = []
         self.size = 0
@@ -31,54 +34,48 @@ class Together:
         # asyncio keeps no task alive.
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def add(
-        self, loop: asyncio.AbstractEventLoop, event: str, id: str, value: str | None
-    ) -> asyncio.Future[Submission]:
+    def add(self, event: str, id: str, value: str | None) -> asyncio.Future[Submission]:
         text, own = event.encode(), id.encode()
         body = framed_body(text, own, value)
         waiting = self.waiting
         if not waiting:
-            loop.call_soon(self.flush, loop)
+            self.loop.call_soon(self.flush)
         elif len(waiting) >= MOST_TOGETHER or self.size + len(body) > MOST_BYTES:
-            self.flush(loop)
-            loop.call_soon(self.flush, loop)
+            self.flush()
+            self.loop.call_soon(self.flush)
             waiting = self.waiting
-        future: asyncio.Future[Submission] = loop.create_future()
+        future: asyncio.Future[Submission] = self.loop.create_future()
         waiting.append((future, event, id))
         self.fields.append(framed_fields(text, own))
         self.bodies.append(body)
         self.size += len(body)
         return future
 
-    def flush(self, loop: asyncio.AbstractEventLoop) -> None:
+    def flush(self) -> None:
         """Send what has gathered."""
         if not self.waiting:
             return
-        waiting, payload = self.waiting, self.commands.submit_payload(self.fields, self.bodies)
+        commands, loop = self.commands, self.loop
+        batch = Batch(self, self.waiting, commands.submit_payload(self.fields, self.bodies))
         self.waiting, self.fields, self.bodies, self.size = [], [], [], 0
-        commands = self.commands
         try:
             connection = commands.engine.pool_of(commands).connection_of(loop, commands.timeout_ns)
         except Exception:  # noqa: BLE001 - the slow way meets it again, and tells the callers
             connection = None
-        batch = Batch(self, loop, waiting, payload)
         if connection is None or connection.full:
             batch.send_slowly()
         else:
             batch.deadline = loop.time() + commands.timeout_ns / 1e9
-            connection.send(payload, batch, batch.deadline)
+            connection.send(batch.payload, batch, batch.deadline)
 
 
 class Batch:
     """A command under way. The usual answer is read where it arrives; all else is for a task."""
 
-    __slots__ = ("deadline", "loop", "payload", "together", "waiting")
+    __slots__ = ("deadline", "payload", "together", "waiting")
 
-    def __init__(
-        self, together: Together, loop: asyncio.AbstractEventLoop, waiting: Waiting, payload: bytes
-    ) -> None:
+    def __init__(self, together: Together, waiting: Waiting, payload: bytes) -> None:
         self.together = together
-        self.loop = loop
         self.waiting = waiting
         self.payload = payload
         self.deadline = 0.0
@@ -104,7 +101,7 @@ class Batch:
 
     def send_slowly(self, trouble: Exception | None = None) -> None:
         tasks = self.together.tasks
-        task = self.loop.create_task(self._send(trouble))
+        task = self.together.loop.create_task(self._send(trouble))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
