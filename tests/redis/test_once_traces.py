@@ -34,8 +34,7 @@ class ScriptGate:
 
     def submit_all(self, now, events):
         """One command; for each event a function that returns its answer, or raises it."""
-        fields = [word for event, id, _ in events for word in (f"e{event}", f"i{id}")]
-        status, (said,) = self.ask(now, "submit", *fields, *(body(*event) for event in events))
+        status, (said,) = self.ask(now, "submit", b"".join(body(*event) for event in events))
         assert status == 0
         answers = []
         for event, id, _ in events:

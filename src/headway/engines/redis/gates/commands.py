@@ -21,8 +21,7 @@ from headway.engines.redis.gates.codec import (
     LOST,
     OTHER,
     Head,
-    framed_body,
-    framed_fields,
+    body_of,
     is_ok,
     read_said,
 )
@@ -60,8 +59,7 @@ class GateCommands:
         self._together: dict[asyncio.AbstractEventLoop, Together] = {}
         self._numbers = (rule.duration // TICK, rule.strict, rule.max_pending, rule.retention // TICK)
         self._front = framed(b"EVALSHA", plain_script("once").sha, b"1", self.root)
-        self._submit = self._front + framed(numbers(0, *self._numbers), b"submit")
-        self._one = b"*9\r\n" + self._submit
+        self._submit = b"*7\r\n" + self._front + framed(numbers(0, *self._numbers), b"submit")
 
     # -- commands as bytes -------------------------------------------------------------------------------
 
@@ -69,12 +67,11 @@ class GateCommands:
         """A command, for a server that knows the script."""
         return b"*%d\r\n%b%b" % (5 + len(words), self._front, framed(self._packed(), *words))
 
-    def submit_payload(self, fields: list[bytes], bodies: list[bytes]) -> bytes:
+    def submit_payload(self, bodies: bytes) -> bytes:
         """A command that submits events."""
-        front = self._submit
         if self.engine.fixed_time:
-            front = self._front + framed(self._packed(), b"submit")
-        return b"*%d\r\n%b%b%b" % (6 + 3 * len(bodies), front, b"".join(fields), b"".join(bodies))
+            return self.payload(b"submit", bodies)
+        return b"%b$%d\r\n%b\r\n" % (self._submit, len(bodies), bodies)
 
     def _packed(self) -> bytes:
         return numbers(self.engine.fixed_time, *self._numbers)
@@ -179,11 +176,7 @@ class GateCommands:
     # -- submitting --------------------------------------------------------------------------------------
 
     def submit(self, event: str, id: str, value: str | None) -> Submission:
-        text, own = event.encode(), id.encode()
-        fields, body = framed_fields(text, own), framed_body(text, own, value)
-        payload = (
-            self.submit_payload([fields], [body]) if self.engine.fixed_time else self._one + fields + body
-        )
+        payload = self.submit_payload(body_of(event, id, value))
         reply = self._send_once(payload)
         said = reply[1] if type(reply) is list and is_ok(reply[0]) else self.send(payload)[1][0]
         found, _ = read_said(said, 0, self.rule, event, id)

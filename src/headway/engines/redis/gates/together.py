@@ -7,7 +7,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from headway.core.once import Submission
-from headway.engines.redis.gates.codec import framed_body, framed_fields, read_said
+from headway.engines.redis.gates.codec import body_of, read_said
 from headway.engines.redis.net.connections import LoopEnded
 
 if TYPE_CHECKING:
@@ -22,12 +22,11 @@ Waiting = list[tuple["asyncio.Future[Submission]", str, str]]
 class Together:
     """Submissions of one loop that wait for the end of its turn."""
 
-    __slots__ = ("bodies", "commands", "fields", "loop", "size", "tasks", "waiting")
+    __slots__ = ("bodies", "commands", "loop", "size", "tasks", "waiting")
 
     def __init__(self, commands: GateCommands, loop: asyncio.AbstractEventLoop) -> None:
         self.commands = commands
         self.loop = loop
-        self.fields: list[bytes] = []
         self.bodies: list[bytes] = []
         self.size = 0
         self.waiting: Waiting = []
@@ -35,8 +34,7 @@ class Together:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def add(self, event: str, id: str, value: str | None) -> asyncio.Future[Submission]:
-        text, own = event.encode(), id.encode()
-        body = framed_body(text, own, value)
+        body = body_of(event, id, value)
         waiting = self.waiting
         if not waiting:
             self.loop.call_soon(self.flush)
@@ -46,7 +44,6 @@ class Together:
             waiting = self.waiting
         future: asyncio.Future[Submission] = self.loop.create_future()
         waiting.append((future, event, id))
-        self.fields.append(framed_fields(text, own))
         self.bodies.append(body)
         self.size += len(body)
         return future
@@ -56,8 +53,8 @@ class Together:
         if not self.waiting:
             return
         commands, loop = self.commands, self.loop
-        batch = Batch(self, self.waiting, commands.submit_payload(self.fields, self.bodies))
-        self.waiting, self.fields, self.bodies, self.size = [], [], [], 0
+        batch = Batch(self, self.waiting, commands.submit_payload(b"".join(self.bodies)))
+        self.waiting, self.bodies, self.size = [], [], 0
         try:
             connection = commands.engine.pool_of(commands).connection_of(loop, commands.timeout_ns)
         except Exception:  # noqa: BLE001 - the slow way meets it again, and tells the callers

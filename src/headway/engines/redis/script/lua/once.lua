@@ -41,9 +41,23 @@ if now == 0 then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
--- The fields that a command asks for: those of events and ids by turns, or one id's.
-local asked = verb == 'submit' and (#ARGV - 2) / 3 * 2 or verb == 'status' and 1 or 0
-local found = call('HMGET', root, 'g', unpack(ARGV, 3, 2 + asked))
+-- The fields that a command asks for: those of events and ids by turns, or one id's. Bodies of events come in one text.
+local fields, bodies, many = {}, {}, 0
+if verb == 'submit' then
+  local given, at = ARGV[3], 1
+  while at <= #given do
+    local id_length, event_length, length, from = read('<III', given, at)
+    local middle = from + id_length
+    local value = middle + event_length
+    many = many + 1
+    fields[2 * many - 1], fields[2 * many] = 'e' .. sub(given, middle, value - 1), 'i' .. sub(given, from, middle - 1)
+    bodies[many] = sub(given, at, value + length - 1)
+    at = value + length
+  end
+elseif verb == 'status' then
+  fields[1] = ARGV[3]
+end
+local found = call('HMGET', root, 'g', unpack(fields))
 -- The gate's numbers: its clock, latest time, duration, mode and beginning; before when nothing is to be forgotten
 -- (quiet), when the first pending event is due (0: none is), when its keys were last given more time to live; how many
 -- events count and are pending; how long the lists are, and how many :d had that are no longer there.
@@ -84,7 +98,7 @@ local status, said, list = OK, nil, nil
 -- To forget may be late: times are looked at where it matters. So it is done for many at a time, unless it matters now.
 local behind = false
 local is_due = due > 0 and due <= now
-local exact = verb == 'changes' or verb == 'submit' and seen_count + asked / 2 > room
+local exact = verb == 'changes' or many > 0 and seen_count + many > room
 if is_due or now >= quiet and (exact or now >= quiet + math.min(1000000, duration / 8)) then
   local FIRST_CHUNK, CHUNK = 8, 128
   local steps = MOST_STEPS
@@ -96,30 +110,30 @@ if is_due or now >= quiet and (exact or now >= quiet + math.min(1000000, duratio
     while count > 0 and steps > 0 and not lost do
       local some = call('LRANGE', root .. key, 0, math.min(size, steps) - 1)
       lost = #some ~= math.min(size, steps, count)
-      local fields, facts, ended, gone = {}, {}, {}, {}
+      local their, facts, ended, gone = {}, {}, {}, {}
       for i = 1, #some do
         local field, fact = over(some[i])
         if not field then
           break
         end
-        fields[i], facts[i] = field, fact
+        their[i], facts[i] = field, fact
       end
-      if #fields > 0 then
-        local records = call('HMGET', root, unpack(fields))
-        for i = 1, #fields do
+      if #their > 0 then
+        local records = call('HMGET', root, unpack(their))
+        for i = 1, #their do
           -- The same may be there twice: of two repeats at one time, say.
-          if records[i] and not gone[fields[i]] and ends(facts[i], records[i]) then
-            ended[#ended + 1] = fields[i]
-            gone[fields[i]] = true
+          if records[i] and not gone[their[i]] and ends(facts[i], records[i]) then
+            ended[#ended + 1] = their[i]
+            gone[their[i]] = true
           end
         end
         if #ended > 0 then
           call('HDEL', root, unpack(ended))
         end
-        call('LTRIM', root .. key, #fields, -1)
-        count, steps = count - #fields, steps - #fields
+        call('LTRIM', root .. key, #their, -1)
+        count, steps = count - #their, steps - #their
       end
-      if #fields < #some then
+      if #their < #some then
         break
       end
       size = CHUNK
@@ -187,15 +201,13 @@ if is_due or now >= quiet and (exact or now >= quiet + math.min(1000000, duratio
       quiet = now
     end
   end
-  found = call('HMGET', root, 'g', unpack(ARGV, 3, 2 + asked))
+  found = call('HMGET', root, 'g', unpack(fields))
 end
 
 -- submit --------------------------------------------------------------------------------------------------------------
 
--- The fields of events and ids by turns, then a body for each event. What is said of each, in one string: what became
--- of it, the clock, when it is due (or when there may be room), the length of a text; the id that it repeats, or the
--- event that its id belongs to.
-local many = verb == 'submit' and asked / 2 or 0
+-- A body for each event, in one text. What is said of each, in one text: what became of it, the clock, when it is due
+-- (or when there may be room), the length of a text; the id that it repeats, or the event that its id belongs to.
 if behind or quiet <= now then
   if many > 0 and seen_count + many > room then
     status = AGAIN
@@ -213,7 +225,7 @@ if many > 0 and status == OK then
   -- What was written so far, to be read by later events of this command.
   local written, about = {}, {}
   for k = 1, many do
-    local event, id, body = ARGV[2 * k + 1], ARGV[2 * k + 2], ARGV[2 + asked + k]
+    local event, id, body = fields[2 * k - 1], fields[2 * k], bodies[k]
     local seen, known = written[event] or found[2 * k], written[id] or found[2 * k + 1]
     local seen_time, seen_clock, rest
     if seen then
@@ -401,7 +413,6 @@ elseif verb == 'snapshot' then
   local first, most = math.max(tonumber(ARGV[3]), queue_gone), tonumber(ARGV[4])
   local some = call('LRANGE', root .. ':d', first - queue_gone, first - queue_gone + most - 1)
   lost = lost or #some ~= math.max(0, math.min(most, queue_gone + queue_count - first))
-  local fields = {}
   for i = 1, #some do
     fields[i] = sub(some[i], 17)
   end
