@@ -184,7 +184,7 @@ class GateCommands:
             raise found
         return found
 
-    async def submit_async(self, event: str, id: str, value: str | None) -> Submission:
+    def submit_async(self, event: str, id: str, value: str | None) -> asyncio.Future[Submission]:
         """Events of tasks that are submitted in one turn of their loop travel together."""
         loop = running_loop()
         together = self._together.get(loop)
@@ -192,7 +192,7 @@ class GateCommands:
             for ended in [other for other in self._together if other.is_closed()]:
                 self._together.pop(ended, None)
             together = self._together[loop] = Together(self, loop)
-        return await together.add(event, id, value)
+        return together.add(event, id, value)
 
 
 def _flow(payload: bytes) -> Flow[list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Awaitable, Coroutine, Generator
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ class RedisGate:
     def submit(self, event: str, id: str, value: str | None) -> Submission:
         return self.commands.submit(event, id, value)
 
-    def submit_async(self, event: str, id: str, value: str | None) -> Coroutine[Any, Any, Submission]:
+    def submit_async(self, event: str, id: str, value: str | None) -> Awaitable[Submission]:
         return self.commands.submit_async(event, id, value)
 
     def status(self, id: str) -> EventStatus | None:

@@ -222,8 +222,11 @@ if behind or quiet <= now then
   end
 end
 if many > 0 and status == OK then
-  -- What was written so far, to be read by later events of this command.
-  local written, about = {}, {}
+  -- What was written so far, to be read by later events of this command. To pack numbers is most of the work: those
+  -- that are the same for all events are packed once, and small ones are written as they are packed.
+  local written, about, line_total, write_total, silent_total = {}, {}, #lines, #writes, 0
+  local time, no_clock, no_length = pack('<d', now), '\0\0\0\0\0\0\0\0', '\0\0\0\0'
+  local own_due = strict and pack('<d', now + duration) or time
   for k = 1, many do
     local event, id, body = fields[2 * k - 1], fields[2 * k], bodies[k]
     local seen, known = written[event] or found[2 * k], written[id] or found[2 * k + 1]
@@ -248,29 +251,34 @@ if many > 0 and status == OK then
         local its_body = sub(seen, rest)
         conflict = 'i' .. sub(its_body, 13, 12 + read('<I', its_body))
         clock = clock + 1
-        lines[#lines + 1] = pack('<ddB', clock, now, INVALIDATED) .. its_body
+        line_total = line_total + 1
+        lines[line_total] = pack('<ddB', clock, now, INVALIDATED) .. its_body
         pending_count = pending_count - 1
         find_due = find_due or seen_time + duration == due
         local answer = written[conflict] or call('HGET', root, conflict)
         if answer then
           answer = pack('<B', INVALIDATED) .. sub(answer, 2)
           written[conflict] = answer
-          writes[#writes + 1], writes[#writes + 2] = conflict, answer
+          writes[write_total + 1], writes[write_total + 2] = conflict, answer
+          write_total = write_total + 2
         end
       else
         conflict = sub(seen, rest)
       end
       if strict then
         -- It counts: silence begins anew.
-        local record = pack('<dd', now, 0) .. id
+        local record = time .. no_clock .. id
         written[event] = record
-        writes[#writes + 1], writes[#writes + 2] = event, record
-        silent[#silent + 1] = pack('<d', now) .. event
+        writes[write_total + 1], writes[write_total + 2] = event, record
+        write_total = write_total + 2
+        silent_total = silent_total + 1
+        silent[silent_total] = time .. event
       end
       local answer = pack('<BddI', REJECTED, now, clock, #conflict) .. conflict .. event
       written[id] = answer
-      writes[#writes + 1], writes[#writes + 2] = id, answer
-      answers[#answers + 1] = pack('<d', now) .. id
+      writes[write_total + 1], writes[write_total + 2] = id, answer
+      write_total = write_total + 2
+      answers[#answers + 1] = time .. id
       about[k] = pack('<BddI', REJECTED, clock, 0, #conflict) .. conflict
     elseif not seen and seen_count >= room then
       -- The oldest event that counts tells when there may be room. The front of a list may have some that do not.
@@ -296,29 +304,33 @@ if many > 0 and status == OK then
         seen_count = seen_count + 1
       end
       clock = clock + 1
-      lines[#lines + 1] = pack('<ddB', clock, now, SUBMITTED) .. body
-      local record, answer
+      local own_clock, record, answer = pack('<d', clock), nil, nil
+      line_total = line_total + 1
+      lines[line_total] = own_clock .. time .. '\1' .. body
+      about[k] = '\1' .. own_clock .. own_due .. no_length
       if strict then
-        record = pack('<dd', now, clock) .. body
-        answer = pack('<BddI', SUBMITTED, now, clock, 0) .. event
-        queued[#queued + 1] = pack('<dd', now, clock) .. event
-        about[k] = pack('<BddI', SUBMITTED, clock, now + duration, 0)
+        record = time .. own_clock .. body
+        answer = '\1' .. time .. own_clock .. no_length .. event
+        queued[#queued + 1] = time .. own_clock .. event
         pending_count = pending_count + 1
         if due == 0 then
           due = now + duration
         end
       else
-        record = pack('<dd', now, 0) .. id
-        answer = pack('<BddI', PUBLISHED, now, clock, 0) .. event
-        silent[#silent + 1] = pack('<d', now) .. event
-        about[k] = pack('<BddI', SUBMITTED, clock, now, 0)
+        record = time .. no_clock .. id
+        answer = '\3' .. time .. own_clock .. no_length .. event
+        silent_total = silent_total + 1
+        silent[silent_total] = time .. event
         clock = clock + 1
-        lines[#lines + 1] = pack('<ddB', clock, now, PUBLISHED) .. body
+        line_total = line_total + 1
+        lines[line_total] = pack('<d', clock) .. time .. '\3' .. body
       end
-      written[event], written[id] = record, answer
-      local last_write = #writes
-      writes[last_write + 1], writes[last_write + 2] = event, record
-      writes[last_write + 3], writes[last_write + 4] = id, answer
+      if many > 1 then
+        written[event], written[id] = record, answer
+      end
+      writes[write_total + 1], writes[write_total + 2] = event, record
+      writes[write_total + 3], writes[write_total + 4] = id, answer
+      write_total = write_total + 4
     end
   end
   said = table.concat(about)
