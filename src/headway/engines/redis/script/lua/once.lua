@@ -198,7 +198,7 @@ if is_due or now >= quiet and (exact or now >= quiet + math.min(1000000, duratio
       note(time + kept + 1)
     end, answer_is_old)
     if steps <= 0 then
-      quiet = now
+      quiet = 0
     end
   end
   found = call('HMGET', root, 'g', unpack(fields))
