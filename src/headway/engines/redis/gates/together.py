@@ -13,8 +13,9 @@ from headway.engines.redis.net.connections import LoopEnded
 if TYPE_CHECKING:
     from headway.engines.redis.gates.commands import GateCommands
 
-MOST_TOGETHER, MOST_BYTES = 128, 262144
-"""How many events travel in one command."""
+MOST_TOGETHER, MOST_BYTES = 64, 262144
+"""How many events travel in one command. With fewer than all there are several commands: while the server decides one,
+the answer to another is read. Two hundred tasks are served nearly twice as fast so as by one command for all."""
 
 Waiting = list[tuple["asyncio.Future[Submission]", str, str]]
 
