@@ -38,8 +38,9 @@ class ScriptGate:
         assert status == 0
         answers = []
         for event, id, _ in events:
-            *numbers, length = unpack("<BddI", said[:21])
-            answers.append(partial(self._answer, *numbers, said[22 : 21 + length].decode(), event, id))
+            outcome, clock, due, length = unpack("<BddI", said[:21])
+            text = said[22 : 21 + length].decode()
+            answers.append(partial(self._answer, outcome, clock, due, text, event, id))
             said = said[21 + length :]
         assert not said
         return answers
@@ -72,7 +73,8 @@ class ScriptGate:
             after, end = unpack("<dd", place)
             for packed in some:
                 time, clock = map(int, unpack("<dd", packed[:16]))
-                found.append(Pending(*texts(packed[16:]), time, time + self.rule.duration, clock))
+                id, event, value = texts(packed[16:])
+                found.append(Pending(id, event, value, time, time + self.rule.duration, clock))
         return self.clock, tuple(found)
 
 
