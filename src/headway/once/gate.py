@@ -304,8 +304,12 @@ def new_id() -> str:
     >>> uuid.UUID(new_id()).version
     4
     """
-    bits = int.from_bytes(os.urandom(16), "big") & ~(0xF000C << 60) | (0x40008 << 60)
-    return f"{bits:032x}"
+    digits = os.urandom(16).hex()
+    return f"{digits[:12]}4{digits[13:16]}{_VARIANT[digits[16]]}{digits[17:]}"
+
+
+_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
+"""The digit of a UUID that says how it is laid out."""
 
 
 def _rebuild(kind: type[Once], options: dict[str, Any]) -> Once:
