@@ -14,6 +14,7 @@ from typing import Any
 
 from headway.lab.once.server import Node, Server
 from headway.once import Change, Replica, Snapshot
+from headway.once.results import seconds_of
 
 
 @dataclass(slots=True)
@@ -91,5 +92,5 @@ class Follower:
     def arrived(self) -> bool:
         """Whether the copy is the server's state now."""
         replica, tip = self.replica, self.server.tip
-        there = (replica.clock, replica.began) == (tip.clock, tip.began / 1e9)
+        there = (replica.clock, replica.began) == (tip.clock, seconds_of(tip.began))
         return there and replica.pending == tip.pending

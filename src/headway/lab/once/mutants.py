@@ -100,8 +100,8 @@ MUTANTS = (
     Mutant(
         "a rejected event extends nothing in strict mode",
         OnceGate,
-        "self.seen[event] = Seen(now, id)\n            repeated",
-        "self.seen[event] = seen\n            repeated",
+        "self.seen[event] = Seen(now, id)\n            self.seen.move_to_end(event)",
+        "self.seen[event] = seen",
         STRICT,
     ),
     Mutant(

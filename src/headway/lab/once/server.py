@@ -23,7 +23,7 @@ from headway.engines.base import GateView
 from headway.engines.memory.gates import MemoryGate, SharedGate
 from headway.errors import GateFull, IdReused
 from headway.lab.clocks import Skewed, TaskClock
-from headway.once.results import Pending
+from headway.once.results import Pending, seconds_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -57,9 +57,9 @@ class Node:
         if change is None:
             self.pending: tuple[Pending, ...] = ()
         elif change.status == SUBMITTED:
-            time = change.time / 1e9
+            time = seconds_of(change.time)
             event = Pending(
-                change.id, change.event, change.value, time, (change.time + due) / 1e9, change.clock
+                change.id, change.event, change.value, time, seconds_of(change.time + due), change.clock
             )
             self.pending = (*pending, event)
         else:
@@ -128,7 +128,7 @@ class Server:
         self.steps = []
         self.tip = Node(self.shared.began)
         # A subscriber is told of a beginning by a key frame that the server did not make.
-        self.views[self.shared.began / 1e9, 0, self.shared.began / 1e9, ()] = self.tip
+        self.views[seconds_of(self.shared.began), 0, seconds_of(self.shared.began), ()] = self.tip
         self.replicate()
 
     # -- commands ----------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Server:
         due = self.rule.duration if self.rule.strict else 0
         for line in new:
             self.tip = Node(self.shared.began, self.tip, line, due)
-            self.nodes[self.shared.began / 1e9, *line[:3], line.time / 1e9] = self.tip
+            self.nodes[seconds_of(self.shared.began), *line[:3], seconds_of(line.time)] = self.tip
         next_due = self.shared.core.next_due()
         wait = None if next_due is None else next_due - self.shared.now()
         for listener in self.listeners:
@@ -163,11 +163,12 @@ class Server:
     def _note_view(self, view: GateView) -> None:
         snapshot, tip = view.snapshot, self.tip
         pending = tuple(
-            Pending(*one[:3], one.time / 1e9, one.due / 1e9, one.clock) for one in snapshot.pending
+            Pending(*one[:3], seconds_of(one.time), seconds_of(one.due), one.clock)
+            for one in snapshot.pending
         )
         if snapshot.clock != tip.clock or pending != tip.pending:
             self.wrong.append(f"a snapshot of clock {snapshot.clock} is not the state there")
-        self.views[view.began / 1e9, snapshot.clock, snapshot.time / 1e9, pending] = tip
+        self.views[seconds_of(view.began), snapshot.clock, seconds_of(snapshot.time), pending] = tip
 
     # -- what goes wrong ---------------------------------------------------------------------------------
 
