@@ -138,7 +138,7 @@ WRONG = {
     "server = 5": "headway.toml: [server] is 5 and no table; give a table",
     "[limits]\napi = 5": "headway.toml: [limits.api] is 5 and no table; give a table",
     # names
-    '[limits."a b"]': "headway.toml: [limits] a b = {} has no name that is accepted; give a name of 1 to 128 letters",
+    '[limits."a b"]': "headway.toml: [limits] a b = {} has no name that is accepted; give a name of 1 to 128 ",
     '[limits."a\\u001b[2J"]': r"headway.toml: [limits] a\x1b[2J = {} has no name",
     '[limits."é"]': "headway.toml: [limits] é = {} has no name that is accepted",
     # limits
