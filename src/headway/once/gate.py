@@ -20,7 +20,15 @@ from headway.engines.memory import open_gate
 from headway.engines.uri import check_engine, is_local, open_engine
 from headway.errors import ChangesGone, GateClosed, InvalidArgument
 from headway.once.guard import guarded
-from headway.once.input import checked_clock, checked_event, checked_id, checked_value, rule_of, timeout_ns_of
+from headway.once.input import (
+    checked_clock,
+    checked_event,
+    checked_id,
+    checked_limit,
+    checked_value,
+    rule_of,
+    timeout_ns_of,
+)
 from headway.once.results import Change, Snapshot, Submission, change_of, ns_of, snapshot_of, submission_of
 from headway.once.subscription import Subscription
 
@@ -153,23 +161,30 @@ class Once:
 
     # -- the log -----------------------------------------------------------------------------------------
 
-    def changes(self, since: int = 0) -> list[Change]:
-        """What happened after clock `since`, in order; raises `ChangesGone` if some of it is not kept any more."""
-        gate, clock = self._open(), checked_clock(since)
+    def changes(self, since: int = 0, limit: int | None = None) -> list[Change]:
+        """What happened after clock `since`, in order, or the first `limit` of it; raises `ChangesGone` if some of it
+        is not kept any more.
+
+        >>> gate = Once(60)
+        >>> _ = gate.submit("order 7"), gate.submit("order 8")
+        >>> [change.clock for change in gate.changes(1)], [change.clock for change in gate.changes(1, limit=2)]
+        ([2, 3, 4], [2, 3])
+        """
+        gate, clock, most = self._open(), checked_clock(since), checked_limit(limit)
         found: list[Change] = []
         log = gate.changes(clock)
-        while self._read(log, clock, found):
+        while self._read(log, clock, found) and (most is None or len(found) < most):
             log = gate.changes(found[-1].clock)
-        return found
+        return found[:most]
 
-    async def changes_async(self, since: int = 0) -> list[Change]:
+    async def changes_async(self, since: int = 0, limit: int | None = None) -> list[Change]:
         """`changes` for a task."""
-        gate, clock = self._open(), checked_clock(since)
+        gate, clock, most = self._open(), checked_clock(since), checked_limit(limit)
         found: list[Change] = []
         log = await gate.changes_async(clock)
-        while self._read(log, clock, found):
+        while self._read(log, clock, found) and (most is None or len(found) < most):
             log = await gate.changes_async(found[-1].clock)
-        return found
+        return found[:most]
 
     def _read(self, log: GateLog, since: int, found: list[Change]) -> bool:
         """Take a part of the log in; whether more is to be read."""

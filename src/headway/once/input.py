@@ -77,3 +77,13 @@ def checked_clock(since: Any) -> int:
     if clock is None or not 0 <= clock < 2**53:
         raise InvalidArgument("since", since, "a value of the gate's clock: an integer from 0 up")
     return clock
+
+
+def checked_limit(limit: Any) -> int | None:
+    """How many changes are wanted at most."""
+    if limit is None:
+        return None
+    most = count_of(limit)
+    if most is None or most < 1:
+        raise InvalidArgument("limit", limit, "an integer from 1 up, or None for all")
+    return most

@@ -1,0 +1,57 @@
+"""The service as one ASGI application: the routes of gates, STOMP over WebSocket at /stomp, and errors as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headway.once import Once
+from headway.service.gates import gate_routes
+from headway.service.hosts import HostGuard
+from headway.service.problems import PROBLEM_HANDLERS
+
+STOMP_PATH: Final = "/stomp"
+
+
+def service_app(
+    gates: Mapping[str, Once], *, host: str = "127.0.0.1", origins: Collection[str] = ()
+) -> Starlette:
+    """What `headway events serve` runs. `host` is the address that it is bound to.
+
+    >>> app = service_app({"orders": Once("5min")})
+    >>> [route.path for route in app.routes][-1]
+    '/stomp'
+
+    The gates are closed when it ends.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            for gate in gates.values():
+                gate.close()
+
+    routes = [
+        *gate_routes(gates),
+        Route(STOMP_PATH, _no_websocket, methods=["GET"]),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(HostGuard, host=host, origins=origins)],
+        exception_handlers=PROBLEM_HANDLERS,
+        lifespan=lifespan,
+    )
+
+
+async def _no_websocket(request: Request) -> Response:  # noqa: ARG001
+    raise HTTPException(426, "STOMP is spoken over a WebSocket here", {"Upgrade": "websocket"})

@@ -1,0 +1,169 @@
+"""Errors over HTTP, as problem+json (RFC 9457).
+
+    {"type": "urn:headway:unknown-gate", "title": "there is no such gate", "status": 404, "detail": "..."}
+
+`type` is what a program looks at, `title` says it in words and is the same for all of one type, and `detail` is about
+this request. What else an error knows has members of its own, such as `retry_after` in seconds.
+
+    type               status   when                                                        a retry helps
+    repeated-event     409      the event is a repeat: it was rejected                      no, this is the answer
+    id-reused          409      the id belongs to another event                             no
+    unknown-gate       404                                                                  no
+    unknown-event      404      no submission with this id is known (any more)              no
+    changes-gone       410      changes after `since` are not all kept: take a snapshot     no
+    bad-json           400      the body is no JSON object                                  no
+    bad-request        422      a member is missing, unknown, too long, or of another type  no
+    body-too-large     413                                                                  no
+    not-json           415      the content type is not application/json                    no
+    wrong-host         421      `Host` is no name of this server (see `hosts`)              no
+    wrong-origin       403      a page of another origin                                    no
+    gate-full          503      with Retry-After; nothing has changed                       after that time
+    engine-unavailable 503      with Retry-After; a submit may have been counted            yes, with the same id
+    closing            503      with Retry-After; this server ends                          yes, with the same id
+    misconfigured      500      the gate is kept with another duration or mode              no
+    failed             500      a fault of headway; the log has it                          perhaps
+    about:blank        other    a path or a method that is not there, and the like          no
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from headway.errors import (
+    ChangesGone,
+    EngineUnavailable,
+    GateClosed,
+    GateFull,
+    HeadwayError,
+    IdReused,
+    InvalidArgument,
+    LimitMismatch,
+)
+
+_log = logging.getLogger("headway")
+
+TYPES: Final[dict[str, tuple[int, str]]] = {
+    "repeated-event": (409, "the event is a repeat"),
+    "id-reused": (409, "the id was given to another event before"),
+    "unknown-gate": (404, "there is no such gate"),
+    "unknown-event": (404, "no submission with this id is known"),
+    "changes-gone": (410, "these changes are not kept any more"),
+    "bad-json": (400, "the body is no JSON object"),
+    "bad-request": (422, "the request has something that is not accepted"),
+    "body-too-large": (413, "the body is too large"),
+    "not-json": (415, "the content type is not application/json"),
+    "wrong-host": (421, "this server is not called by that name"),
+    "wrong-origin": (403, "a page of another origin may not use this server"),
+    "gate-full": (503, "the gate is full"),
+    "engine-unavailable": (503, "the engine does not answer"),
+    "closing": (503, "this server is about to end"),
+    "misconfigured": (500, "the gate is kept with another duration or mode"),
+    "failed": (500, "something failed here"),
+}
+"""By the last part of their `type`: the status, and the title."""
+
+RETRY_AFTER: Final = 1
+"""Seconds, where it is not known when the engine is back."""
+
+
+class Problem(HeadwayError):
+    """What a request is answered with instead of a result: a type of the table above, and what it says besides."""
+
+    def __init__(
+        self, kind: str, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.headers = dict(headers or {})
+        self.members = members
+
+    def response(self) -> Response:
+        status, title = TYPES[self.kind]
+        return _response(
+            f"urn:headway:{self.kind}", title, status, str(self), dict(self.members), self.headers
+        )
+
+
+class ProblemJson(JSONResponse):
+    media_type = "application/problem+json"
+
+
+def _response(
+    kind: str,
+    title: str,
+    status: int,
+    detail: str,
+    members: Mapping[str, Any],
+    headers: Mapping[str, str] | None,
+) -> Response:
+    body = {"type": kind, "title": title, "status": status, "detail": detail, **members}
+    return ProblemJson(body, status, headers)
+
+
+def problem_of(error: HeadwayError) -> Problem:
+    """What an error of headway is over HTTP.
+
+    >>> problem = problem_of(GateFull(1000, 2.5))
+    >>> problem.kind, problem.headers, problem.members
+    ('gate-full', {'Retry-After': '3'}, {'max_pending': 1000, 'retry_after': 2.5})
+    """
+    text = str(error)
+    match error:
+        case Problem():
+            return error
+        case InvalidArgument():
+            return Problem("bad-request", text, member=error.argument, accepted=error.accepted)
+        case IdReused():
+            return Problem("id-reused", text, id=error.id, event=error.event)
+        case ChangesGone():
+            return Problem("changes-gone", text, since=error.since, oldest=error.oldest)
+        case GateFull():
+            wait = error.retry_after
+            return _later("gate-full", text, wait, max_pending=error.max_pending)
+        case EngineUnavailable():
+            return _later("engine-unavailable", text, RETRY_AFTER)
+        case GateClosed():
+            return _later("closing", text, RETRY_AFTER)
+        case LimitMismatch():
+            return Problem("misconfigured", text)
+    _log.error("a request failed", exc_info=error)
+    return Problem("failed", "the log of this server has more")
+
+
+def _later(kind: str, detail: str, seconds: float, **members: Any) -> Problem:
+    headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
+    return Problem(kind, detail, headers=headers, **members, retry_after=seconds)
+
+
+async def _of_headway(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    assert isinstance(error, HeadwayError)
+    return problem_of(error).response()
+
+
+async def _of_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code in (204, 304):
+        return Response(status_code=error.status_code, headers=error.headers)
+    title = error.detail.lower()
+    detail = f"{request.method} {request.url.path}: {title}"
+    return _response("about:blank", title, error.status_code, detail, {}, error.headers)
+
+
+async def _of_a_fault(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    # The program that runs the application logs it.
+    return Problem("failed", "the log of this server has more").response()
+
+
+PROBLEM_HANDLERS: Final[Mapping[Any, Any]] = {
+    HeadwayError: _of_headway,
+    HTTPException: _of_http,
+    Exception: _of_a_fault,
+}
+"""For `Starlette(exception_handlers=...)` or `FastAPI(exception_handlers=...)`."""

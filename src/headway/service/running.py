@@ -1,0 +1,109 @@
+"""Runs an application with uvicorn: binds first, tells when it is ready, and ends gracefully.
+
+The socket is bound before uvicorn starts, so that an address that is in use is an error with a clear message, and the
+port is known where 0 was given. The first Ctrl-C (or SIGTERM) ends it: requests that are being answered get `DRAIN` seconds,
+WebSockets are closed with a reason that says to come back, gates are closed. The second Ctrl-C ends it at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+
+from headway.errors import HeadwayError, InvalidArgument
+from headway.service.bodies import MAX_BODY
+from headway.service.hosts import is_loopback
+
+DRAIN: Final = 5
+"""Seconds that requests have when the server ends."""
+
+
+class CannotListen(HeadwayError):
+    """The address cannot be bound; `reason` is the system's.
+
+    >>> print(CannotListen("127.0.0.1", 80, "Permission denied"))
+    cannot listen on 127.0.0.1 port 80: Permission denied
+    """
+
+    def __init__(self, host: str, port: int, reason: str, hint: str = "") -> None:
+        self.host = host
+        self.port = port
+        self.reason = reason
+        super().__init__(f"cannot listen on {host} port {port}: {reason}{hint}")
+
+
+def check_exposure(host: str, insecure: bool) -> None:
+    """Refuse an address that other machines can reach, unless that is wanted: there are no tokens."""
+    if not is_loopback(host) and not insecure:
+        accepted = (
+            "a loopback address such as 127.0.0.1: another one is open to every machine that reaches it, "
+            "and there are no tokens; --insecure allows it"
+        )
+        raise InvalidArgument("host", host, accepted)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; raises `CannotListen`."""
+    plain = host.strip("[]")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            plain, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except socket.gaierror as error:
+        raise CannotListen(host, port, error.strerror or "unknown name") from None
+    except OSError as error:
+        used = error.errno == errno.EADDRINUSE
+        hint = "; give another one with --port, or 0 for any that is free" if used else ""
+        raise CannotListen(host, port, os.strerror(error.errno or 0), hint) from None
+
+
+def url_of(listener: socket.socket) -> str:
+    """What to open: the URL of a socket that listens, by a name that reaches it from here."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Tells when it is ready, and takes a signal for the wish to end, not for the way to end."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        # uvicorn's own raises the signal again when all is done, and so the process would seem to have been killed.
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+
+def server_of(app: Any, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+    """A uvicorn that is set up as it should be; `ready` is called when the first request can come."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=DRAIN,
+        ws_max_size=2 * MAX_BODY,
+    )
+    return _Server(config, ready)
+
+
+def run(app: Any, listener: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until a signal comes."""
+    server_of(app, ready).run([listener])
