@@ -25,10 +25,18 @@ Metric = Annotated[str, Meta(min_length=1, max_length=128)]
 Amount = Annotated[int, Meta(ge=1, le=1 << 62)]
 Part = Annotated[int, Meta(ge=0, le=1 << 62)]
 Id = Annotated[
-    str, Meta(min_length=1, max_length=MAX_ID, description="a command with an id is applied once, however often it is sent")
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_ID,
+        description="a command with an id is applied once, however often it is sent",
+    ),
 ]
 Lease = Annotated[
-    float, Meta(ge=0.1, le=86400, description="seconds after which a permit without an end or a renewal is abandoned")
+    float,
+    Meta(
+        ge=0.1, le=86400, description="seconds after which a permit without an end or a renewal is abandoned"
+    ),
 ]
 Seconds = Annotated[float, Meta(ge=0)]
 
@@ -52,7 +60,10 @@ class Take(Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     key: Key = None
     cost: Cost = 1
     hold: Annotated[
-        bool, Meta(description="keep the permit until it is ended: a window counts it until then, and it can be settled")
+        bool,
+        Meta(
+            description="keep the permit until it is ended: a window counts it until then, and it can be settled"
+        ),
     ] = False
     lease: Lease | None = None
 
@@ -82,7 +93,9 @@ class Release(Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """How a permit ended."""
 
     how: Literal["complete", "cancel", "abandon", "settle"] = "complete"
-    cost: Annotated[Part | dict[Metric, Part] | None, Meta(description="for settle: what it cost in the end")] = None
+    cost: Annotated[
+        Part | dict[Metric, Part] | None, Meta(description="for settle: what it cost in the end")
+    ] = None
     id: Id | None = None
 
 
@@ -150,10 +163,15 @@ class Grant(Struct, kw_only=True, frozen=True):
 
     limit: Name
     granted: Literal[True] = True
-    permit: Annotated[str | None, Meta(description="to be ended or renewed by; null: there is nothing to be ended")] = None
-    expires_in: Annotated[Seconds | None, Meta(description="seconds until it is abandoned, unless renewed")] = None
+    permit: Annotated[
+        str | None, Meta(description="to be ended or renewed by; null: there is nothing to be ended")
+    ] = None
+    expires_in: Annotated[
+        Seconds | None, Meta(description="seconds until it is abandoned, unless renewed")
+    ] = None
     spend_within: Annotated[
-        Seconds | None, Meta(description="seconds within which what it was taken for has to begin; null: any time")
+        Seconds | None,
+        Meta(description="seconds within which what it was taken for has to begin; null: any time"),
     ] = None
     waited: Seconds = 0.0
     would_deny: Annotated[
@@ -181,10 +199,18 @@ class Denial(ProblemBody, kw_only=True, frozen=True):
     granted: Literal[False] = False
 
 
-class EachAnswer(Struct, kw_only=True, frozen=True):
-    """One answer for each request, in their order: a permit, or the problem that it has alone."""
+class EachItem(Struct, kw_only=True, frozen=True):
+    """One request's answer: a permit, or the problem that it would have had alone."""
 
-    answers: list[Grant | dict[str, Any]]
+    granted: bool
+    grant: Grant | None = None
+    problem: dict[str, Any] | None = None
+
+
+class EachAnswer(Struct, kw_only=True, frozen=True):
+    """One answer for each request, in their order."""
+
+    answers: list[EachItem]
 
 
 class AllAnswer(Struct, kw_only=True, frozen=True):
