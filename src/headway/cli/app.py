@@ -9,6 +9,7 @@ import typer
 
 from headway import __version__, compiled
 from headway.cli.demo import demo
+from headway.cli.events import app as events
 from headway.cli.explain import explain
 from headway.cli.lab import app as lab
 from headway.cli.lab_prefetch import prefetch
@@ -51,6 +52,7 @@ else:
 
 lab.command(name="pacer")(plot)
 lab.command()(prefetch)
+app.add_typer(events, name="events")
 app.add_typer(lab, name="lab")
 
 

@@ -21,7 +21,7 @@ import warnings
 from collections import deque
 from collections.abc import Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headway.core.once import Snapshot as CoreSnapshot
 from headway.diagnostics import outside
@@ -42,6 +42,14 @@ Mark = tuple[str, int, int]
 """Of a line: its id, status and time in nanoseconds. No other line has the same."""
 
 Steps = Generator[tuple[str, int | None], Any, Change | Snapshot | None]
+
+
+class Position(NamedTuple):
+    """How far a subscription is: the last clock value, when its gate began, and the last line, as far as known."""
+
+    clock: int
+    began: int | None
+    last: Mark | None
 
 
 class Subscription:
@@ -73,6 +81,7 @@ class Subscription:
         # The last line that was handed out, and on which run of the engine it was seen to be there.
         self._last = last
         self._run: int | None = None
+        # Read, and not handed out yet: `_since` is further by these.
         self._ready: deque[Change | Snapshot] = deque()
         self._waker: ThreadWaker | TaskWaker | None = None
         self._warned = False
@@ -183,6 +192,21 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Change | Snapshot:
+        found = await self._next(True)
+        if found is None:
+            raise StopAsyncIteration
+        return found
+
+    @property
+    def position(self) -> Position | None:
+        """What was handed out last; None before the first key frame. What `next_now` has said None after is all."""
+        return None if self._since is None else Position(self._since, self._began, self._last)
+
+    async def next_now(self) -> Change | Snapshot | None:
+        """What comes next, if it is there now; None if it would have to be waited for, or this is closed."""
+        return await self._next(False)
+
+    async def _next(self, patient: bool) -> Change | Snapshot | None:
         gate, steps = self._gate, self._steps()
         answer: GateLog | GateView | None = None
         waker = self._waker = TaskWaker(need_loop())
@@ -195,14 +219,14 @@ class Subscription:
                     answer = await gate.changes_async(argument or 0)
                 elif what == SNAPSHOT:
                     answer = await gate.snapshot_async()
+                elif not patient:
+                    return None
                 else:
                     until = None if argument is None else self._clock.now() + argument
                     await self._clock.park_async(waker.future, until)
                     waker.rearm()
         except StopIteration as end:
-            if end.value is None:
-                raise StopAsyncIteration from None
-            found: Change | Snapshot = end.value
+            found: Change | Snapshot | None = end.value
             return found
         finally:
             self._waker = None

@@ -6,12 +6,26 @@
     problems    errors as problem+json (RFC 9457): which error of headway is which status
     hosts       which names a request may call this server by
     running     runs an application with uvicorn: an address that is in use, Ctrl-C
+    client      the other side of the plain HTTP, by the standard library
 
-It needs the `server` extra. Everything here is a part that a user's own Starlette or FastAPI may take too.
+All but the client needs the `server` extra, so what this package offers is imported when it is first used. A user's own
+Starlette or FastAPI may take single parts: `gate_routes`, with `PROBLEM_HANDLERS` for its errors.
 """
 
-from headway.service.app import service_app
-from headway.service.gates import gate_routes
-from headway.service.problems import PROBLEM_HANDLERS
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway.service.app import service_app
+    from headway.service.gates import gate_routes
+    from headway.service.problems import PROBLEM_HANDLERS
 
 __all__ = ["PROBLEM_HANDLERS", "gate_routes", "service_app"]
+
+_WHERE = {"PROBLEM_HANDLERS": "problems", "gate_routes": "gates", "service_app": "app"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

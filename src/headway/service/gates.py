@@ -84,7 +84,7 @@ async def _submit(gate: Once, name: str, request: Request) -> Response:
     event, value = checked_event(body["event"]), checked_value(body.get("value"))
     id = body.get("id")
     found = await gate.submit_async(event, None if id is None else checked_id(id), value)
-    said = {"gate": name, **submission_json(found)}
+    said = {**_about(gate, name), **submission_json(found)}
     if found.accepted:
         return JSONResponse(said)
     why = f"it repeats the event with id {printable(found.conflict or '')!r}"

@@ -158,7 +158,7 @@ def problem_of(error: HeadwayError) -> Problem:
         case Problem():
             return error
         case InvalidArgument():
-            return Problem("bad-request", text, member=error.argument, accepted=error.accepted)
+            return Problem("bad-request", text, member=error.argument, expected=error.accepted)
         case IdReused():
             return Problem("id-reused", text, id=error.id, event=error.event)
         case ChangesGone():

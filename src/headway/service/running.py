@@ -1,8 +1,8 @@
 """Runs an application with uvicorn: binds first, tells when it is ready, and ends gracefully.
 
 The socket is bound before uvicorn starts, so that an address that is in use is an error with a clear message, and the
-port is known where 0 was given. The first Ctrl-C (or SIGTERM) ends it: requests that are being answered get `DRAIN` seconds,
-WebSockets are closed with a reason that says to come back, gates are closed. The second Ctrl-C ends it at once.
+port is known where 0 was given. The first Ctrl-C (or SIGTERM) ends it: requests that are being answered get `DRAIN`
+seconds, WebSockets are closed with a code that says to come back, gates are closed. The second Ctrl-C ends it at once.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ program writes what is left in `take`, and closes the connection when `closed` i
 `ack` other than `auto`). A subscriber that needs to know that it missed nothing has the clock values of a gate.
 
 **Bounds.** A frame has bounds (see `codec`), and so has the number of subscriptions. Frames that wait in `take` are
-for the program to count (`unsent`): a peer that does not read is closed by the program, which knows its queue.
+for the program to count (`unsent` in bytes, and `frames`, the number of all so far): a peer that does not read is
+closed by the program, which knows its queue.
 
 **Time** is an argument, in nanoseconds of any clock. `next_look` says when `tick` has something to do: a heart-beat to
 send, or a peer that is overdue (see `heart_beats`).
@@ -141,6 +142,8 @@ class Session:
         self._subscriptions: dict[str, _Subscription] = {}
         self._messages = 0
         self._out: list[bytes] = []
+        self._unsent = 0
+        self.frames = 0
         self._beats = HeartBeats(now, heart_beat, connect_within)
         self._welcomed = False
 
@@ -162,7 +165,7 @@ class Session:
     @property
     def unsent(self) -> int:
         """Bytes that wait in `take`."""
-        return sum(map(len, self._out))
+        return self._unsent
 
     @property
     def subscriptions(self) -> dict[str, str]:
@@ -191,7 +194,7 @@ class Session:
 
     def take(self, now: int) -> list[bytes]:
         """What is to be written now, one item for each frame or heart-beat."""
-        out, self._out = self._out, []
+        out, self._out, self._unsent = self._out, [], 0
         if out:
             self._beats.sent(now)
         if self._welcomed:
@@ -200,8 +203,8 @@ class Session:
 
     # -- answers of the program
 
-    def done(self, event: Event) -> None:
-        """What the frame asked for was done: CONNECTED, or its receipt."""
+    def done(self, event: Event, headers: Mapping[str, str] | None = None) -> None:
+        """What the frame asked for was done: CONNECTED, or its receipt, which may have headers of the program."""
         if self.closed or isinstance(event, Closed):
             return
         if isinstance(event, Connect):
@@ -210,7 +213,7 @@ class Session:
             self._welcomed = True
             return
         if event.receipt is not None:
-            self._write(Frame("RECEIPT", {"receipt-id": event.receipt}))
+            self._write(Frame("RECEIPT", {"receipt-id": event.receipt, **(headers or {})}))
         if isinstance(event, Disconnect) and not self.closed:
             self._end("the peer has disconnected")
 
@@ -220,10 +223,10 @@ class Session:
         if not self.closed:
             self._fail(reason, receipt)
 
-    def close(self, reason: str) -> None:
-        """End it from this side: an ERROR that says why."""
+    def close(self, reason: str, headers: Mapping[str, str] | None = None) -> None:
+        """End it from this side: an ERROR that says why, and may have headers of the program."""
         if not self.closed:
-            self._fail(reason)
+            self._fail(reason, more=headers)
 
     def message(
         self,
@@ -266,7 +269,7 @@ class Session:
             what = "no CONNECT" if self.state is State.OPENED else "no heart-beat"
             return [self._fail(f"{what} within {self._beats.patience // MS} ms")]
         if beat is not None and now >= beat and not self._out:
-            self._out.append(b"\n")
+            self._put(b"\n")
         return []
 
     # -- frames
@@ -356,9 +359,14 @@ class Session:
 
     def _write(self, frame: Frame) -> None:
         try:
-            self._out.append(encode(frame, self._version or "1.2"))
+            self._put(encode(frame, self._version or "1.2"))
         except StompError as error:
             self._fail(str(error))
+
+    def _put(self, data: bytes) -> None:
+        self._out.append(data)
+        self._unsent += len(data)
+        self.frames += 1
 
     def _fail(self, reason: str, receipt: str | None = None, more: Mapping[str, str] | None = None) -> Closed:
         headers = {"message": reason, "content-type": "text/plain"} | dict(more or {})
@@ -372,7 +380,7 @@ class Session:
         headers["message"] = " ".join(
             "".join(c if c.isprintable() else " " for c in headers["message"]).split()
         )
-        self._out.append(encode(Frame("ERROR", headers, reason.encode(errors="replace")), version))
+        self._put(encode(Frame("ERROR", headers, reason.encode(errors="replace")), version))
         return self._end(reason)
 
     def _end(self, reason: str) -> Closed:
