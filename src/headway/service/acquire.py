@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headway.denied import Denied
-from headway.errors import EngineUnavailable, HeadwayError, InvalidArgument, LimiterClosed, RateLimited
+from headway.errors import (
+    EngineUnavailable,
+    HeadwayError,
+    InvalidArgument,
+    LimiterClosed,
+    RateLimited,
+    seconds_text,
+)
 from headway.service.messages import (
     Acquire,
     AcquireAll,
@@ -258,7 +265,9 @@ def denial(name: str, error: Any, status: Status | None, reason: str) -> Problem
     headers = {} if status is None else status.headers()
     if 0 < wait < math.inf:
         headers.setdefault("Retry-After", str(math.ceil(wait)))
-    when = f"retry after {wait:.3g} s" if 0 < wait < math.inf else "it is not known when to retry"
+    when = f"retry after {seconds_text(wait)}" if 0 < wait < math.inf else "it is not known when to retry"
+    if status is not None and not status.exact:
+        when = "permits are out, so it is not known when to retry"
     return Problem(
         "rate-limited",
         f"{name}: {WORDS.get(reason, reason)}; {when}",

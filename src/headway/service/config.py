@@ -81,7 +81,7 @@ GATE: dict[str, Field] = {
 SERVER: dict[str, Field] = {
     "engine": Field(values.engine, "embedded://", secret=True),
     "host": Field(values.text, "127.0.0.1"),
-    "port": Field(values.number(0, 65535), 8480),
+    "port": Field(values.number(0, 65535), 8080),
     "drain": Field(values.seconds(0, 3600), 5.0),
     "max_body": Field(values.number(1024, 1 << 30), 1 << 20),
     "max_batch": Field(values.number(1, 100_000), 1000),
@@ -184,7 +184,7 @@ class ServerConfig:
 
     engine: str = field(default="embedded://", repr=False)
     host: str = "127.0.0.1"
-    port: int = 8480
+    port: int = 8080
     drain: float = 5.0
     max_body: int = 1 << 20
     max_batch: int = 1000

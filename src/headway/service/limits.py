@@ -21,8 +21,7 @@ from headway.engines.uri import MEMORY, public
 from headway.errors import EngineUnavailable, InvalidArgument, InvalidLimit
 from headway.limiter.limiter import Limiter
 from headway.limiter.prefetch_options import Prefetch
-from headway.service.config import LimitConfig
-from headway.service.config_values import Place
+from headway.service.config import Changes, ConfigError, LimitConfig
 from headway.service.keys import KeyTable
 from headway.service.problems import Problem
 
@@ -52,8 +51,11 @@ class ServedLimit:
         return self.config.name
 
 
-def limiter_of(config: LimitConfig, engine: str) -> Limiter | None:
-    """The limiter of a limit; raises `InvalidArgument` and its like for what this engine does not take."""
+def limiter_of(config: LimitConfig, engine: str, *, trial: bool = False) -> Limiter | None:
+    """The limiter of a limit; raises `InvalidArgument` and its like for what this engine does not take.
+
+    `trial`: it may be thrown away. In memory it has ledgers of its own then, since the newest limit governs there.
+    """
     if config.limit is None:
         return None
     remote, prefetch = config.remote, config.prefetch
@@ -64,7 +66,27 @@ def limiter_of(config: LimitConfig, engine: str) -> Limiter | None:
         "max_waiting": config.max_waiting,
     }
     options |= {name: getattr(config, name) for name in SHARED if getattr(config, name) is not None}
-    return Limiter(config.limit, name=config.ledgers, engine=engine, **options)
+    name = None if trial and engine == MEMORY else config.ledgers
+    return Limiter(config.limit, name=name, engine=engine, **options)
+
+
+def keeps_limiter(before: LimitConfig, after: LimitConfig) -> bool:
+    """Whether only numbers change, or what a limiter does not know of.
+
+    >>> keeps_limiter(LimitConfig("a", "1/s"), LimitConfig("a", "2/s", lease=5))
+    True
+    >>> keeps_limiter(LimitConfig("a", "1/s"), LimitConfig("a", "1 concurrent"))
+    False
+    >>> keeps_limiter(LimitConfig("a", "1/s"), LimitConfig("a", "1/s", max_waiting=5))
+    False
+    """
+    untouched = {name: getattr(before, name) for name in (*HERE, "limit")}
+    return replace(after, **untouched) == before and after.ledgers == before.ledgers
+
+
+async def _close(limiter: Limiter | None) -> None:
+    if limiter is not None:
+        await asyncio.to_thread(limiter.close)
 
 
 class Limits:
@@ -96,46 +118,68 @@ class Limits:
         return served
 
     async def put(self, config: LimitConfig, source: Source, file: str = "") -> bool:
-        """Serve this limit from now on; whether it is a new one. Raises `ConfigError`, and has changed nothing then."""
-        async with self._changing:
-            served = self._served.get(config.name)
-            try:
-                if served is None:
-                    if len(self._served) >= self._most:
-                        raise Problem("too-many-limits", f"this server has {self._most} limits at most")
-                    limiter = await asyncio.to_thread(limiter_of, config, self.engine)
-                    self._served[config.name] = ServedLimit(config, source, limiter)
-                    return True
-                await self._change(served, config)
-            except (InvalidArgument, InvalidLimit) as error:
-                place = Place(file, f"limits.{config.name}")
-                raise place.error("", "", "", f"is not accepted by {self.address}: {error}") from None
-            served.source = source
-            return False
-
-    async def _change(self, served: ServedLimit, config: LimitConfig) -> None:
-        before, limiter = served.config, served.limiter
-        untouched = {name: getattr(before, name) for name in (*HERE, "limit")}
-        same_limiter = replace(config, **untouched) == before and config.ledgers == before.ledgers
-        if same_limiter and limiter is not None and config.limit is not None:
-            if config.limit != before.limit:
-                await asyncio.to_thread(limiter.set_limit, config.limit)
-        elif config != before:
-            # The new one first: in memory the ledgers live as long as a limiter has them.
-            served.limiter = await asyncio.to_thread(limiter_of, config, self.engine)
-            if limiter is not None:
-                served.config = config  # the waiters of the old one look for the new one at once
-                await asyncio.to_thread(limiter.close)
-        served.config = config
-        served.keys.most = config.max_keys
+        """Serve this limit from now on; whether it is a new one. Raises, and has changed nothing then."""
+        new = config.name not in self._served
+        await self.apply(Changes(added=(config,)), source, file)
+        return new
 
     async def delete(self, name: str) -> None:
         """Serve it no more: waits for it end, and its permits may still be ended. Raises a `Problem`."""
+        await self.apply(Changes(removed=(self.find(name).config,)), "api")
+
+    async def apply(self, changes: Changes[LimitConfig], source: Source, file: str = "") -> None:
+        """Make all of these changes, or none of them: then it raises `ConfigError` or a `Problem`."""
+        wanted = [*changes.added, *(after for _, after in changes.changed)]
         async with self._changing:
-            served = self.find(name)
-            del self._served[name]
-            if served.limiter is not None:
-                await asyncio.to_thread(served.limiter.close)
+            gone = {config.name for config in changes.removed if config.name in self._served}
+            names = {config.name for config in wanted} | set(self._served)
+            if len(names - gone) > self._most:
+                raise Problem("too-many-limits", f"this server has {self._most} limits at most")
+            opened = await self._open(wanted, file)
+            for config in wanted:
+                await self._install(config, source, opened)
+            for name in gone:
+                served = self._served.pop(name)
+                await _close(served.limiter)
+
+    async def _open(self, wanted: list[LimitConfig], file: str) -> dict[str, Limiter | None]:
+        """The limiters that are new: what an engine does not accept is known before anything changes."""
+        opened: dict[str, Limiter | None] = {}
+        for config in wanted:
+            served = self._served.get(config.name)
+            if served is not None and keeps_limiter(served.config, config):
+                continue
+            try:
+                opened[config.name] = await asyncio.to_thread(limiter_of, config, self.engine, trial=True)
+            except (InvalidArgument, InvalidLimit) as error:
+                for limiter in opened.values():
+                    await _close(limiter)
+                problem = f"is not accepted on {self.address}: {error}"
+                raise ConfigError(file, f"limits.{config.name}", "", "", "", problem) from None
+        return opened
+
+    async def _install(self, config: LimitConfig, source: Source, opened: dict[str, Limiter | None]) -> None:
+        served = self._served.get(config.name)
+        if config.name in opened:
+            limiter = opened[config.name]
+            if self.engine == MEMORY:
+                # What was opened to see whether it can be has ledgers of its own.
+                await _close(limiter)
+                limiter = limiter_of(config, self.engine)
+            if served is None:
+                self._served[config.name] = ServedLimit(config, source, limiter)
+                return
+            # The new one first: in memory the ledgers live as long as a limiter has them. The waiters of the old one
+            # look for the new one at once.
+            before, served.limiter = served.limiter, limiter
+            served.config = config
+            await _close(before)
+        assert served is not None
+        limit = config.limit
+        if limit is not None and served.limiter is not None and limit != served.config.limit:
+            await asyncio.to_thread(served.limiter.set_limit, limit)
+        served.config, served.source = config, source
+        served.keys.most = config.max_keys
 
     async def check_engine(self) -> None:
         """Raise `EngineUnavailable` unless the engine answers."""
@@ -159,5 +203,4 @@ class Limits:
         """End every wait, and hand back what is held."""
         limiters = [served.limiter for served in self._served.values()]
         for limiter in (*limiters, self._ready):
-            if limiter is not None:
-                await asyncio.to_thread(limiter.close)
+            await _close(limiter)
