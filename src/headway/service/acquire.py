@@ -153,23 +153,23 @@ class Decider:
         served = self._limits.find(take.limit)
         if self.closing:
             raise later("closing", "this server is about to end", FULL_RETRY)
-        if served.limiter is None:
-            return Decided(Grant(limit=served.name), {}, None, 0.0)
         try:
             if not served.keys.admits(take.key, started):
                 raise _no_room(served, started)
             permit = await self._permit(served, take, wait)
         except (RateLimited, _DeniedError, EngineUnavailable) as error:
             return self._refused(served, take, error, started)
+        if permit is None:
+            return Decided(Grant(limit=served.name), {}, None, self._now() - started)
         return await self._granted(served, take, permit, started)
 
-    async def _permit(self, served: ServedLimit, take: Take, wait: float) -> Permit:
-        if served.config.shadow:
-            wait = 0
-        if wait:
-            return await self._wait(served, take, wait)
+    async def _permit(self, served: ServedLimit, take: Take, wait: float) -> Permit | None:
+        """A permit; None where none is needed, as the limit is unlimited."""
         limiter = served.limiter
-        assert limiter is not None
+        if limiter is None:
+            return None
+        if wait and not served.config.shadow:
+            return await self._wait(served, take, wait)
         if take.hold:
             return await limiter.hold(take.key, cost=take.cost, timeout=0).__aenter__()
         answer = await limiter.try_acquire_async(take.key, cost=take.cost)
@@ -177,7 +177,7 @@ class Decider:
             raise _DeniedError(answer.status, answer.reason)
         return answer
 
-    async def _wait(self, served: ServedLimit, take: Take, wait: float) -> Permit:
+    async def _wait(self, served: ServedLimit, take: Take, wait: float) -> Permit | None:
         if len(self._waiting) >= self._max_waiting:
             detail = f"{self._max_waiting} requests wait here already"
             raise later("too-many-waiting", detail, FULL_RETRY)
@@ -190,7 +190,7 @@ class Decider:
             while True:
                 limiter, left = served.limiter, max(0.0, deadline - self._now())
                 if limiter is None:
-                    raise later("closing", "the limit became unlimited meanwhile", FULL_RETRY)
+                    return None  # it has become unlimited
                 try:
                     if take.hold:
                         return await limiter.hold(take.key, cost=take.cost, timeout=left).__aenter__()

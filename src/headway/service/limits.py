@@ -165,7 +165,11 @@ class Limits:
             if self.engine == MEMORY:
                 # What was opened to see whether it can be has ledgers of its own.
                 await _close(limiter)
-                limiter = limiter_of(config, self.engine)
+                # Without overrides it would keep those of the limiter that it takes the ledgers over from.
+                had = served is not None and served.config.overrides is not None
+                limiter = limiter_of(
+                    replace(config, overrides=config.overrides or {}) if had else config, self.engine
+                )
             if served is None:
                 self._served[config.name] = ServedLimit(config, source, limiter)
                 return
