@@ -24,6 +24,7 @@ FORMATS = {
     "ms": "{:.2f}".format,
     "%": lambda share: f"{100 * share:.3g} %",
     "B": "{:.0f}".format,
+    "MiB": "{:.1f}".format,
     "keys": "{:.0f}".format,
 }
 VERDICTS = {True: "holds", False: "MISSED", None: ""}

@@ -49,7 +49,9 @@ def anchors(page):
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=lambda page: page.relative_to(ROOT).as_posix()
+    "page",
+    [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "examples" / "README.md"],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):

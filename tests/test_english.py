@@ -27,6 +27,7 @@ READ = (
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "docs",
+    "examples",
     "src",
     "bench",
     "Makefile",

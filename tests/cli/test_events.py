@@ -114,7 +114,7 @@ def test_loopback_of_ipv6():
     [
         ("orders", "'orders': give NAME=DURATION or NAME=DURATION,strict, such as webhooks=5min"),
         ("orders=", "give NAME=DURATION"),
-        ("=5min", "'' is no name for a gate: letters, digits and . _ : - only"),
+        ("=5min", "'' is no name for a gate: use a-z, 0-9 and . _ : -"),
         ("a/b=5min", "'a/b' is no name for a gate"),
         ("a=5min,stric", "the mode is 'stric', and may be 'strict' or 'only'"),
         ("a=5 minits", "unknown unit"),

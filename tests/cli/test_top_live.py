@@ -28,15 +28,15 @@ SHOW_CURSOR = "\x1b[?25h"
 
 
 class Screen:
-    """A terminal of 100 columns with `headway top` on it."""
+    """A terminal of 100 columns with `headway top`, or another command, on it."""
 
-    def __init__(self, *words):
+    def __init__(self, *words, command=("top",)):
         self.screen, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 100, 0, 0))
         hidden = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
         env = {name: value for name, value in os.environ.items() if name not in hidden} | {"TERM": "xterm"}
-        command = [sys.executable, "-m", "headway.cli", "top", *words]
-        self.program = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=env)
+        program = [sys.executable, "-m", "headway.cli", *command, *words]
+        self.program = subprocess.Popen(program, stdin=side, stdout=side, stderr=side, env=env)
         os.close(side)
         self.shown = ""
 

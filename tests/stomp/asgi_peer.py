@@ -49,6 +49,8 @@ class Peer:
         while (found := self.parser.next()) is not None:
             if isinstance(found, Frame):
                 self.sent.put_nowait(found)
+                if found.command == "CONNECTED":
+                    self.parser.version = found.headers["version"]
             else:
                 self.beats += 1
 

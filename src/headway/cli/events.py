@@ -145,7 +145,7 @@ def read_gate(text: str) -> tuple[str, str, str]:
     if not equals or not duration:
         raise bad_option("--gate", f"{text!r}: {form}")
     if not NAME.fullmatch(name):
-        raise bad_option("--gate", f"{name!r} is no name for a gate: letters, digits and . _ : - only")
+        raise bad_option("--gate", f"{name!r} is no name for a gate: use a-z, 0-9 and . _ : -")
     if comma and mode not in ("only", "strict"):
         raise bad_option("--gate", f"{text!r}: the mode is {mode!r}, and may be 'strict' or 'only'")
     try:
@@ -265,3 +265,25 @@ def words_for(event: str, answer: dict[str, Any]) -> str:
         wait = span(round(float(answer["duration"]) * 1e9))
         return f"accepted: {what}; it is published in {wait}, unless it is repeated"
     return f"accepted: {what}; it is published"
+
+
+# -- watch ----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def watch(gate: Gate, url: Url = DEFAULT_URL) -> None:
+    """Show a gate live: what is pending, and every change as it happens, until Ctrl-C.
+
+    headway events watch alarms | grep PUBLISHED
+
+    On a terminal it is a picture that is kept up to date; elsewhere a line for each change. A lost connection is made
+    again, and what happened meanwhile is caught up: nothing is left out unless it says so.
+    """
+    need("watch", "websockets")
+    from headway.cli.events_watch import show
+
+    with complaints():
+        try:
+            show(url, gate)
+        except KeyboardInterrupt:
+            return  # the usual end

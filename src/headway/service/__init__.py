@@ -7,6 +7,7 @@
     hosts       which names a request may call this server by
     running     runs an application with uvicorn: an address that is in use, Ctrl-C
     client      the other side of the plain HTTP, by the standard library
+    watching    the other side of STOMP: a gate's state and changes, through lost connections
 
 All but the client needs the `server` extra, so what this package offers is imported when it is first used. A user's own
 Starlette or FastAPI may take single parts: `gate_routes`, with `PROBLEM_HANDLERS` for its errors.

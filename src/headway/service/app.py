@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
-from headway.once import Once
+from headway.once import Once, stomp_app
 from headway.service.gates import gate_routes
 from headway.service.hosts import HostGuard
 from headway.service.problems import PROBLEM_HANDLERS
@@ -22,9 +22,9 @@ STOMP_PATH: Final = "/stomp"
 
 
 def service_app(
-    gates: Mapping[str, Once], *, host: str = "127.0.0.1", origins: Collection[str] = ()
+    gates: Mapping[str, Once], *, host: str = "127.0.0.1", origins: Collection[str] = (), **stomp: Any
 ) -> Starlette:
-    """What `headway events serve` runs. `host` is the address that it is bound to.
+    """What `headway events serve` runs. `host` is the address that it is bound to; `stomp` are options of `stomp_app`.
 
     >>> app = service_app({"orders": Once("5min")})
     >>> [route.path for route in app.routes][-1]
@@ -44,6 +44,7 @@ def service_app(
     routes = [
         *gate_routes(gates),
         Route(STOMP_PATH, _no_websocket, methods=["GET"]),
+        WebSocketRoute(STOMP_PATH, stomp_app(gates, **stomp), name="stomp"),
     ]
     return Starlette(
         routes=routes,

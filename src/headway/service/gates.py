@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from headway.once import Once
 from headway.once.input import checked_event, checked_id, checked_value
-from headway.once.results import Change, Pending, Snapshot, Submission
+from headway.once.stomp.wire import body_of
 from headway.printable import printable
 from headway.service.bodies import json_object
 from headway.service.problems import Problem
@@ -84,7 +84,7 @@ async def _submit(gate: Once, name: str, request: Request) -> Response:
     event, value = checked_event(body["event"]), checked_value(body.get("value"))
     id = body.get("id")
     found = await gate.submit_async(event, None if id is None else checked_id(id), value)
-    said = {**_about(gate, name), **submission_json(found)}
+    said = {**_about(gate, name), **found._asdict()}
     if found.accepted:
         return JSONResponse(said)
     why = f"it repeats the event with id {printable(found.conflict or '')!r}"
@@ -100,14 +100,14 @@ async def _status(gate: Once, name: str, request: Request) -> Response:
 
 
 async def _snapshot(gate: Once, name: str, request: Request) -> Response:  # noqa: ARG001
-    return JSONResponse({**_about(gate, name), **snapshot_json(await gate.snapshot_async())})
+    return JSONResponse({"gate": name, **body_of(await gate.snapshot_async(), gate)})
 
 
 async def _changes(gate: Once, name: str, request: Request) -> Response:
     since, limit = _number(request, "since", 0), min(PAGE, _number(request, "limit", PAGE))
     found = await gate.changes_async(since, limit)
     clock = found[-1].clock if found else since
-    changes = [change_json(change) for change in found]
+    changes = [body_of(change, gate) for change in found]
     # Fewer than were asked for: there are no more.
     return JSONResponse({"gate": name, "clock": clock, "more": len(found) == limit, "changes": changes})
 
@@ -119,22 +119,3 @@ def _number(request: Request, name: str, default: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 16):
         raise Problem("bad-request", f"{name}={text[:40]!r} is no whole number from 0 up", member=name)
     return int(text)
-
-
-# -- values as JSON --------------------------------------------------------------------------------------
-
-
-def submission_json(found: Submission) -> dict[str, Any]:
-    return found._asdict()
-
-
-def change_json(found: Change) -> dict[str, Any]:
-    return {**found._asdict(), "status": found.status.name}
-
-
-def pending_json(found: Pending) -> dict[str, Any]:
-    return found._asdict()
-
-
-def snapshot_json(found: Snapshot) -> dict[str, Any]:
-    return {**found._asdict(), "pending": [pending_json(pending) for pending in found.pending]}

@@ -101,6 +101,7 @@ def stomp_app(
     key_frame_every: float | timedelta | None = 10.0,
     heart_beat: tuple[int, int] = (10_000, 10_000),
     max_unsent: int = 1 << 20,
+    connect_within: float | timedelta = 10.0,
     send_within: float | timedelta = 30.0,
     close_within: float | timedelta = 10.0,
     origins: Collection[str] | None = None,
@@ -111,8 +112,9 @@ def stomp_app(
     is sent at subscribe and every `key_frame_every` seconds (None: only where it is needed). `heart_beat` is what the
     server can send and wants, in milliseconds. At most `max_unsent` bytes wait for a peer that reads too slowly, which
     is then dropped and may resume; it should be more than a key frame of the largest gate, about 200 bytes for each
-    pending event. A peer that reads nothing at all is dropped after `send_within` seconds, and an ERROR has
-    `close_within` to be sent. `origins` are the web pages that may connect, such as "https://example.org"; None: all.
+    pending event. A peer has `connect_within` seconds to say CONNECT; one that reads nothing at all is dropped after
+    `send_within`, and an ERROR has `close_within` to be sent. `origins` are the web pages that may connect, such as
+    "https://example.org"; None: all.
 
     >>> from headway import Once
     >>> from headway.once import stomp_app
@@ -120,7 +122,9 @@ def stomp_app(
     >>> app
     <stomp_app of 1 gate>
     """
-    return StompApp(gates, key_frame_every, heart_beat, max_unsent, send_within, close_within, origins)
+    return StompApp(
+        gates, key_frame_every, heart_beat, max_unsent, (connect_within, send_within, close_within), origins
+    )
 
 
 class StompApp:
@@ -132,8 +136,7 @@ class StompApp:
         key_frame_every: Any,
         heart_beat: Any,
         max_unsent: Any,
-        send_within: Any,
-        close_within: Any,
+        within: tuple[Any, Any, Any],
         origins: Any,
     ) -> None:
         self.gates: Mapping[str, Once] = _checked_gates(gates)
@@ -142,8 +145,10 @@ class StompApp:
         )
         self.heart_beat = _checked_beats(heart_beat)
         self.max_unsent = _checked_size(max_unsent)
-        self.send_within = _seconds("send_within", send_within)
-        self.close_within = _seconds("close_within", close_within)
+        connect, send, close = within
+        self.connect_ns = round(_seconds("connect_within", connect) * 1e9)
+        self.send_within = _seconds("send_within", send)
+        self.close_within = _seconds("close_within", close)
         self._origins = _checked_origins(origins)
         self._feeds: dict[tuple[asyncio.AbstractEventLoop, Once], Feed] = {}
 
@@ -158,7 +163,7 @@ class StompApp:
         if kind == "websocket":
             await self._websocket(scope, receive, send)
         elif kind == "http":
-            await _answer_http(send)
+            await _answer_http(scope, send)
         elif kind == "lifespan":
             await _live(receive, send)
         else:
@@ -207,13 +212,13 @@ class StompApp:
 # -- scopes that are no WebSocket
 
 
-async def _answer_http(send: SendMessage) -> None:
+async def _answer_http(scope: ASGIMessage, send: SendMessage) -> None:
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(HOW)).encode()),
-        (b"upgrade", b"websocket"),
-        (b"connection", b"upgrade"),
     ]
+    if scope.get("http_version", "1.1").startswith("1"):
+        headers += [(b"upgrade", b"websocket"), (b"connection", b"upgrade")]
     await send({"type": "http.response.start", "status": 426, "headers": headers})
     await send({"type": "http.response.body", "body": HOW})
 

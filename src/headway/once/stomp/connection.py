@@ -68,7 +68,7 @@ class Connection:
         self._receive = receive
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._session = Session(self._now(), heart_beat=app.heart_beat)
+        self._session = Session(self._now(), heart_beat=app.heart_beat, connect_within=app.connect_ns)
         self._subscribers: dict[str, Subscriber] = {}
         self._sent_of: dict[str, _SentMessages] = {}
         self._queue: deque[bytes] = deque()
@@ -98,7 +98,7 @@ class Connection:
         try:
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             if not self._gone:
-                await writer  # it has something to say, and a time to say it
+                await asyncio.wait({writer})  # it has something to say, and a time to say it
         finally:
             for subscriber in self._subscribers.values():
                 subscriber.end()
@@ -134,6 +134,7 @@ class Connection:
                 await self.room()
                 await self._act(event)
                 self._wake()
+                await asyncio.sleep(0)  # a peer that sends very many frames at once does not stop all others
             session.receive(b"", self._now())  # what it took this side to act is not the peer's silence
             self._wake()
 
@@ -144,7 +145,7 @@ class Connection:
         try:
             headers = None
             if isinstance(event, Subscribe):
-                self._subscribe(event)
+                await self._subscribe(event)
             elif isinstance(event, Unsubscribe):
                 self._unsubscribe(event.id)
             elif isinstance(event, Send):
@@ -155,13 +156,16 @@ class Connection:
         except BadRequest as error:
             session.refuse(event, short(str(error)))
 
-    def _subscribe(self, event: Subscribe) -> None:
+    async def _subscribe(self, event: Subscribe) -> None:
         gates = self._app.gates
         gate = self._app.gate(gate_name(event.destination, TOPIC, gates))
         since = event.headers.get("since")
         place = None if since is None else parse_since(since)
         self._sent_of[event.id] = _SentMessages(since)
-        self._subscribers[event.id] = Subscriber(self, event.id, self._app.feed(*gate), place)
+        subscriber = self._subscribers[event.id] = Subscriber(self, event.id, self._app.feed(*gate), place)
+        if place is None:
+            # A SEND that comes next is a change after the key frame, and not in it.
+            await subscriber.begun.wait()
 
     def _unsubscribe(self, id: str) -> None:
         subscriber = self._subscribers.pop(id, None)
@@ -175,8 +179,8 @@ class Connection:
         try:
             return receipt_headers(await gate.submit_async(text, id, value))
         except EngineUnavailable as error:
-            again = "it may have been counted" if id is None else "send it again with the same id"
-            raise BadRequest(f"{error}; {again}") from error
+            again = "" if id is None else ": send it again with the same id"
+            raise BadRequest(f"{error}; it may have been counted{again}") from error
         except HeadwayError as error:
             raise BadRequest(f"{error}; nothing has changed") from error
 
@@ -209,8 +213,9 @@ class Connection:
 
     def _drop(self, id: str, sent: _SentMessages) -> None:
         """It is too slow: discard what waits, and say with what to resume."""
-        since, waiting = sent.last(self._sent), self.unsent
-        sending = self._in_flight - sum(map(len, self._queue))
+        sending, waiting = self._in_flight - sum(map(len, self._queue)), self.unsent
+        # The frame that is being sent comes before the ERROR, if that one ever comes.
+        since = sent.last(self._sent + (sending > 0))
         self._queue.clear()
         self._session.take(self._now())
         self._in_flight = sending

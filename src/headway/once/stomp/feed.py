@@ -158,6 +158,8 @@ class Feed:
                 continue
             retry.over()
             self._hand_out(item)
+            # The writers' turn: a crowd of changes that are there at once must not make every peer seem slow.
+            await asyncio.sleep(0)
 
     def _hand_out(self, item: Change | Snapshot) -> None:
         message = message_of(item, self.gate)
@@ -217,6 +219,7 @@ class Subscriber:
         self._since = since
         # Joined ahead of the feed: what comes up to here was sent already.
         self._ahead: Position | None = None
+        self.begun = asyncio.Event()  # the first look at the gate was taken
         feed.enter(self)
         self._task: asyncio.Task[None] = asyncio.create_task(self._catch_up())
 
@@ -273,6 +276,8 @@ class Subscriber:
         except Exception:
             log.exception("gate %r: a subscriber on STOMP is ended", name)
             self.fail(f"gate {printable(name)!r} cannot be read: an error of the server, which is in its log")
+        finally:
+            self.begun.set()
 
     async def _follow(self, feed: Feed) -> None:
         own = feed.gate.subscribe(self._since)
@@ -282,6 +287,7 @@ class Subscriber:
             try:
                 item = await own.next_now()
             except EngineUnavailable as error:
+                self.begun.set()
                 await retry.wait(error)
                 continue
             retry.over()
@@ -290,6 +296,7 @@ class Subscriber:
                 self._since = item
                 if not self._push(message_of(item, feed.gate)):
                     return
+                self.begun.set()
                 continue
             if self._try_join(feed, own.position):
                 return

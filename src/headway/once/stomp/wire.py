@@ -13,13 +13,13 @@ Times in it are whole microseconds since 1970. Names of gates and ids of events 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from headway.core.once import EventStatus
 from headway.once.input import checked_clock
-from headway.once.results import Change, Snapshot, Submission, ns_of
+from headway.once.results import Change, Pending, Snapshot, Submission, ns_of
 from headway.printable import printable
 from headway.stomp.codec import shown
 
@@ -52,16 +52,39 @@ class BadRequest(Exception):
 
 def message_of(item: Change | Snapshot, gate: Once) -> Message:
     """A delta or a key frame."""
-    if isinstance(item, Snapshot):
-        kind = KEY_FRAME
-        body = {"clock": item.clock, "time": item.time, "began": item.began}
-        body |= {"duration": gate.duration, "mode": gate.mode}  # type: ignore[dict-item]
-        body |= {"pending": [pending._asdict() for pending in item.pending]}  # type: ignore[dict-item]
-    else:
-        kind = item.status.name
-        body = item._asdict() | {"status": kind}
+    kind = KEY_FRAME if isinstance(item, Snapshot) else item.status.name
+    body = body_of(item, gate)
     headers = {"content-type": "application/json", "kind": kind, "clock": str(item.clock)}
     return Message(since_text(item), headers, json_text(body).encode())
+
+
+def body_of(item: Change | Snapshot, gate: Once) -> dict[str, Any]:
+    """A delta or a key frame as JSON says it, here and over plain HTTP."""
+    if isinstance(item, Change):
+        return item._asdict() | {"status": item.status.name}
+    return {
+        "clock": item.clock,
+        "time": item.time,
+        "began": item.began,
+        "duration": gate.duration,
+        "mode": gate.mode,
+        "pending": [pending._asdict() for pending in item.pending],
+    }
+
+
+def item_of(body: Mapping[str, Any]) -> Change | Snapshot:
+    """The delta or key frame that a body says; raises `ValueError` for what is none.
+
+    >>> item_of({"clock": 7, "time": 1.5, "began": 1.0, "duration": 3.0, "mode": "only", "pending": []})
+    Snapshot(clock=7, time=1.5, pending=(), began=1.0)
+    """
+    try:
+        if "pending" in body:
+            pending = tuple(Pending(**one) for one in body["pending"])
+            return Snapshot(body["clock"], body["time"], pending, body["began"])
+        return Change(**{**body, "status": EventStatus[body["status"]]})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"neither a change nor a key frame: {error}") from error
 
 
 def json_text(body: Any) -> str:
@@ -119,11 +142,13 @@ def parse_since(text: str) -> int | Change | Snapshot:
         value = checked_clock(int(clock))
         if not more:
             return value
-        began = int(more[0]) / 1e6
+        began = int(more[0]) * 1000 / 1e9  # reckoned as a gate does, so that the same float comes out
         if len(more) == 1:
             return Snapshot(value, began, (), began)
         status = ENDS[int(more[1])]
-        return Change(value, status, unquote(more[3], errors="strict"), "", None, int(more[2]) / 1e6, began)
+        return Change(
+            value, status, unquote(more[3], errors="strict"), "", None, int(more[2]) * 1000 / 1e9, began
+        )
     except (ValueError, KeyError):  # an InvalidArgument, and what is no UTF-8, are ValueErrors too
         raise BadRequest(
             f"since:{shown(text)} is no place to resume from: give the message-id of the last message that you saw, "

@@ -1,0 +1,227 @@
+"""Every example runs: real servers on loopback, and the page in a real browser."""
+
+import functools
+import http.server
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.cli.serving import Process, Served
+
+from headway import Once
+from headway.service.client import Client
+from waiting import NEVER, wait_until
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+pytestmark = pytest.mark.realtime
+
+
+def test_every_example_is_listed():
+    listed = (EXAMPLES / "README.md").read_text()
+    for path in EXAMPLES.iterdir():
+        if not path.name.startswith(("__", "README")):
+            assert f"[{path.name}{'/' if path.is_dir() else ''}](" in listed
+
+
+# -- webhooks -------------------------------------------------------------------------------------------------
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return unused.getsockname()[1]
+
+
+def deliver(port, delivery):
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/webhooks",
+        json.dumps(delivery).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=NEVER) as reply:
+        return json.load(reply)["result"]
+
+
+def webhooks(port, engine):
+    program = [sys.executable, str(EXAMPLES / "webhooks.py"), str(port)]
+    process = Process(program=program, HEADWAY_ENGINE=engine)
+    wait_until(lambda: answers(port) or process.program.poll() is not None, "the example listens")
+    assert process.program.poll() is None, process.complained
+    return process
+
+
+def answers(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_webhook_that_is_delivered_twice_is_handled_once_also_after_a_restart(tmp_path):
+    port, engine = free_port(), f"embedded://{tmp_path}/engine"
+    with webhooks(port, engine) as process:
+        assert deliver(port, {"id": "evt_1", "order": 7}) == "shipped"
+        assert deliver(port, {"id": "evt_1", "order": 7}) == "handled before"
+        assert deliver(port, {"id": "evt_2", "order": 8}) == "shipped"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/orders", timeout=NEVER) as reply:
+            assert json.load(reply) == [7, 8]
+        process.end()
+    with webhooks(port, engine):
+        assert deliver(port, {"id": "evt_2", "order": 8}) == "handled before"
+        assert deliver(port, {"id": "evt_3", "order": 9}) == "shipped"
+
+
+def test_a_webhook_is_not_acknowledged_while_the_engine_is_away():
+    port = free_port()
+    with webhooks(port, f"redis://127.0.0.1:{free_port()}"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            deliver(port, {"id": "evt_1", "order": 7})
+        assert refused.value.code == 503
+        assert refused.value.headers["Retry-After"] == "1"
+        refused.value.close()
+
+
+# -- alerts ---------------------------------------------------------------------------------------------------
+
+
+def test_an_alert_that_was_repeated_does_not_page():
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "alert_if_it_did_not_repeat.py")],
+        capture_output=True, text=True, timeout=NEVER, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("PAGE")] == ["PAGE: link 1 down", "PAGE: link 3 down"]
+    assert [line for line in lines if line.startswith("no page")] == ["no page: link 2 down, it flaps"]
+    assert lines.count("report: link 2 down (a repeat)") == 2
+
+
+# -- the page -------------------------------------------------------------------------------------------------
+
+
+class Files(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """Where the files of the page are served: another origin than the gates', as in the README."""
+    files = functools.partial(Files, directory=EXAMPLES / "browser")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), files) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("needs chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+class Page:
+    """The example in the browser, for a gate of a server."""
+
+    def __init__(self, browser, pages, served, gate="alarms", width=360):
+        self.problems: list[str] = []
+        self.page = browser.new_page(viewport={"width": width, "height": 740})
+        self.page.set_default_timeout(1000 * NEVER)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        stomp = served.url.replace("http", "ws", 1) + "/stomp"
+        self.page.goto(f"{pages}/?gate={gate}&url={stomp}")
+
+    def until(self, condition):
+        """Wait until a condition of the page's own language holds."""
+        self.page.wait_for_function(condition)
+
+    def texts(self, selector):
+        return self.page.locator(selector).all_inner_texts()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.page.close()
+        assert self.problems == []
+
+
+CONNECTED = "document.querySelector('#state').dataset.state == 'connected'"
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_shows_a_gate_live(browser, pages, width):
+    with Served("alarms=6s,strict") as served, Page(browser, pages, served, width=width) as shown:
+        shown.until(CONNECTED)
+        hostile = "<img src=x onerror=alert(1)> " + "x" * 200
+        shown.page.fill("#event", hostile)
+        shown.page.click("button")
+        shown.until("document.querySelector('#answer').textContent == 'accepted'")
+        shown.until("document.querySelectorAll('#pending li').length == 1")
+        (pending,) = shown.texts("#pending li")
+        left, event = pending.split("\n")
+        assert 0 <= float(left.removeprefix("in ").removesuffix(" s")) <= 6
+        assert event == hostile
+        assert shown.page.locator("img").count() == 0
+        width_of_page = shown.page.evaluate("document.documentElement.scrollWidth")
+        assert width_of_page <= width
+        shown.until("document.querySelectorAll('#changes .PUBLISHED').length == 1")
+        shown.until("document.querySelectorAll('#pending li').length == 0")
+        with closing(Client(served.url)) as client:
+            client.submit("alarms", "fan", id="f")
+            client.submit("alarms", "fan", id="g")
+        shown.until("document.querySelectorAll('#changes .INVALIDATED').length == 1")
+        shown.page.fill("#event", "fan")
+        shown.page.click("button")
+        shown.until(
+            "document.querySelector('#answer').textContent.startsWith('rejected: it repeats the event with id ')"
+        )
+
+
+def test_the_page_leaves_nothing_out_when_the_server_comes_back(browser, pages, tmp_path):
+    engine = f"embedded://{tmp_path}/engine"
+    gate = Once("1h", "strict", name="alarms", engine=engine, engine_timeout=5)
+    with Served("alarms=1h,strict", engine=engine) as served, Page(browser, pages, served) as shown:
+        shown.until(CONNECTED)
+        gate.submit("one")
+        shown.until("document.querySelectorAll('#changes li').length == 1")
+        served.end(signal.SIGKILL)
+        shown.until("document.querySelector('#state').dataset.state == 'lost'")
+        for event in ("two", "three", "two"):
+            gate.submit(event)
+        with Served("alarms=1h,strict", engine=engine, port=served.port):
+            shown.until("document.querySelectorAll('#changes li').length == 4")
+            assert [text.split("\n")[0::2] for text in shown.texts("#changes li")] == [
+                ["INVALIDATED", "4"], ["SUBMITTED", "3"], ["SUBMITTED", "2"], ["SUBMITTED", "1"],
+            ]  # fmt: skip
+            assert [text.split("\n")[1] for text in shown.texts("#pending li")] == ["one", "three"]
+
+
+def test_the_page_says_what_is_wrong(browser, pages):
+    with Served("alarms=1h") as served, Page(browser, pages, served, gate="nope") as shown:
+        shown.until(
+            "document.querySelector('#problem').textContent == \"there is no gate 'nope'; gates: alarms\""
+        )

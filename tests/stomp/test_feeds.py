@@ -1,0 +1,684 @@
+"""What subscribers get over STOMP when much happens at once: joins, resumes, gaps, key frames, slow peers, outages."""
+
+import asyncio
+import json
+import logging
+import random
+
+import pytest
+from tests.stomp.asgi_peer import Peer, clocks
+
+from headway import EngineUnavailable, LimitMismatch, Once
+from headway.once import Replica, Snapshot, stomp_app
+from headway.once.results import Change, Pending
+from headway.once.stomp import feed
+from headway.once.stomp.feed import Subscriber, position_of
+from headway.once.stomp.wire import message_of, parse_since
+from headway.once.subscription import Position
+from waiting import NEVER
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
+
+
+class Between:
+    """Stands between a front end and its gate: answers may be late, or not come at all."""
+
+    def __init__(self, once):
+        self._gate = once._gate
+        self.error = None
+        self.turns = lambda: 0  # of the loop, before an answer
+        self.let = asyncio.Event()
+        self.let.set()
+        self.snapshots = 0
+        once._gate = self
+
+    def __getattr__(self, name):
+        return getattr(self._gate, name)
+
+    def news(self, since):
+        return None
+
+    async def _late(self):
+        for _ in range(self.turns()):
+            await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+
+    async def submit_async(self, *what):
+        await self._late()
+        return await self._gate.submit_async(*what)
+
+    async def changes_async(self, since):
+        await self._late()
+        await self.let.wait()
+        found = await self._gate.changes_async(since)
+        await self._late()
+        return found
+
+    async def snapshot_async(self):
+        await self._late()
+        self.snapshots += 1
+        found = await self._gate.snapshot_async()
+        await self._late()
+        return found
+
+
+async def until(holds):
+    for _ in range(round(NEVER / 0.001)):
+        if holds():
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError
+
+
+async def nothing_is_left(app):
+    assert app._feeds == {}
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# -- resuming ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", ["message-id", "clock"])
+def test_a_peer_resumes_where_it_was(header):
+    async def main():
+        gate = Once(60)
+        app = stomp_app({"a": gate})
+        gate.submit("pizza")
+        async with Peer(app) as peer:
+            await peer.connect()
+            peer.subscribe()
+            await peer.messages(1)
+            gate.submit("taco", id="a-b/c")
+            *_, last = await peer.messages(2)
+        gate.submit("soup")
+        async with Peer(app) as peer:  # with a feed that begins now, and with one that is there
+            await peer.connect()
+            for id in ("1", "2"):
+                peer.subscribe(id=id, since=last.headers[header])
+                assert clocks(await peer.messages(2)) == [("SUBMITTED", 5), ("PUBLISHED", 6)]
+            gate.submit("bread")
+            assert sorted(clocks(await peer.messages(4))) == [("PUBLISHED", 8)] * 2 + [("SUBMITTED", 7)] * 2
+        await nothing_is_left(app)
+
+    run(main())
+
+
+def test_a_peer_that_missed_nothing_waits_for_the_next_change():
+    async def main():
+        gate = Once(60)
+        app = stomp_app({"a": gate})
+        gate.submit("pizza")
+        async with Peer(app) as peer, Peer(app) as other:
+            await other.connect()
+            other.subscribe()
+            (key_frame,) = await other.messages(1)
+            await peer.connect()
+            peer.subscribe(since=key_frame.headers["message-id"], receipt="1")
+            assert (await peer.next()).command == "RECEIPT"
+            gate.submit("taco")
+            assert clocks(await peer.messages(2)) == [("SUBMITTED", 3), ("PUBLISHED", 4)]
+
+    run(main())
+
+
+def test_a_resume_whose_lines_are_gone_gets_a_key_frame():
+    async def main():
+        gate = Once(0.001, retention=0)
+        app = stomp_app({"a": gate})
+        gate.submit("pizza")
+        await asyncio.sleep(0.02)
+        gate.submit("taco")
+        for since in (0, 1):
+            async with Peer(app) as peer:
+                await peer.connect()
+                peer.subscribe(since=since)
+                assert clocks(await peer.messages(1)) == [("KEY_FRAME", 4)]
+
+    run(main())
+
+
+def test_a_resume_notices_that_the_gate_was_lost():
+    async def main():
+        old, new = Once(60), Once(60)
+        old.submit("pizza")
+        new.submit("taco")
+        seen = message_of(old.changes()[1], old).id
+        app = stomp_app({"a": new})
+        async with Peer(app) as peer:
+            await peer.connect()
+            peer.subscribe(since=seen)
+            # The new one is kept from its beginning, so it is told from there.
+            assert clocks(await peer.messages(3)) == [("KEY_FRAME", 0), ("SUBMITTED", 1), ("PUBLISHED", 2)]
+            # A clock value alone cannot tell.
+            peer.subscribe(id="1", since=2, receipt="r")
+            assert (await peer.next()).command == "RECEIPT"
+            new.submit("soup")
+            assert [frame.headers["subscription"] for frame in await peer.messages(4)].count("1") == 2
+
+    run(main())
+
+
+def test_a_resume_notices_that_lines_were_rewritten():
+    async def main():
+        gate = Once(60)
+        gate.submit("pizza")
+        line = gate.changes()[1]
+        for other in (line._replace(id="another"), line._replace(time=line.time + 1)):
+            async with Peer(stomp_app({"a": gate})) as peer:
+                await peer.connect()
+                peer.subscribe(since=message_of(other, gate).id)
+                assert clocks(await peer.messages(1)) == [("KEY_FRAME", 2)]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "since",
+    [
+        "",
+        "-1",
+        "x",
+        "1-",
+        "1-2-3",
+        "1-2-9-4-a",
+        "1-2-0-4-a",
+        "1-2-3-4-%ff",
+        "9" * 30,
+        "1-" + "9" * 30,
+        "\u0661",
+        "1.5",
+    ],
+)
+def test_a_bad_since_is_an_error(since):
+    async def main():
+        async with Peer(stomp_app({"a": Once(60)})) as peer:
+            await peer.connect()
+            peer.subscribe(since=since)
+            frame, _ = await peer.error()
+            assert "is no place to resume from: give the message-id" in frame.body.decode()
+
+    run(main())
+
+
+def test_a_message_id_carries_all_that_a_subscription_uses():
+    gate = Once(60, "strict")
+    gate.submit("pizza", id="ü/ -\n")
+    (change,), snapshot = gate.changes(), gate.snapshot()
+    back = parse_since(message_of(change, gate).id)
+    assert back == change._replace(event="", value=None)
+    again = parse_since(message_of(snapshot, gate).id)
+    assert isinstance(again, Snapshot)
+    assert (again.clock, again.began) == (snapshot.clock, snapshot.began)
+
+
+# -- joining -------------------------------------------------------------------------------------------------
+
+
+def item_of(frame):
+    """What a client makes of a message."""
+    body = json.loads(frame.body)
+    if frame.headers["kind"] == "KEY_FRAME":
+        pending = tuple(Pending(**one) for one in body["pending"])
+        return Snapshot(body["clock"], body["time"], pending, body["began"])
+    status = parse_since(frame.headers["message-id"]).status
+    assert status.name == body.pop("status")
+    return Change(status=status, **body)
+
+
+async def follow(app, dice, changes):
+    """One that comes and goes until it has seen all; what it saw must fit together all the time."""
+    replica, since = Replica(60, "strict"), None
+    while replica.clock < changes:
+        async with Peer(app) as peer:
+            await peer.connect()
+            peer.subscribe(**({} if since is None else {"since": since}))
+            for number in range(dice.randrange(1, 30)):
+                frame = await peer.next()
+                kind, clock = clocks([frame])[0]
+                if kind == "KEY_FRAME" and (number or since is not None):
+                    assert clock == replica.clock, "a key frame is in order with the changes"
+                elif kind != "KEY_FRAME":
+                    assert clock == replica.clock + 1, "no gap, and nothing twice"
+                assert replica.apply(item_of(frame))
+                since = frame.headers[dice.choice(["message-id", "message-id", "clock"])]
+                if replica.clock == changes:
+                    break
+    return replica
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_joins_when_sees_every_change_once_and_in_order(seed):
+    async def main():
+        dice = random.Random(seed)
+        gate = Once(60, "strict")
+        between = Between(gate)
+        between.turns = lambda: dice.choice([0, 0, 1, 2, 5])
+        app = stomp_app({"a": gate}, key_frame_every=0.005)
+        following = [asyncio.create_task(follow(app, random.Random(dice.random()), 300)) for _ in range(6)]
+        number = 0
+        while gate.snapshot().clock < 300:
+            number += 1
+            gate.submit(f"event {dice.randrange(100)} {number // 30}")
+            for _ in range(dice.choice([0, 0, 1, 3, 10, 30])):
+                await asyncio.sleep(0)
+        replicas = await asyncio.wait_for(asyncio.gather(*following), NEVER)
+        assert all(replica.pending == gate.snapshot().pending for replica in replicas)
+        await nothing_is_left(app)
+
+    run(main())
+
+
+class Pushed:
+    """A peer that keeps what it is given."""
+
+    def __init__(self):
+        self.messages = []
+
+    def push(self, _, message):
+        self.messages.append(message)
+        return True
+
+    def has_room(self, _):
+        return True
+
+    async def room(self):
+        pass
+
+
+class Standing:
+    """A feed that is where it is put."""
+
+    _name = "a"
+
+    def __init__(self, gate, position):
+        self.gate, self.position, self.joined = gate, position, []
+
+    def enter(self, _):
+        pass
+
+    def leave(self, _):
+        pass
+
+    def fresh_key_frame(self):
+        return None
+
+    def join(self, subscriber):
+        self.joined.append(subscriber)
+
+    def pause(self, subscriber):
+        self.joined.remove(subscriber)
+
+
+def test_a_subscriber_ahead_of_its_feed_leaves_out_what_it_has():
+    async def main():
+        gate = Once(60)
+        gate.submit("pizza")
+        gate.submit("taco")
+        lines = gate.changes()
+        standing, peer = Standing(gate, position_of(lines[1])), Pushed()
+        subscriber = Subscriber(peer, "0", standing, 0)
+        await subscriber._task
+        assert [message.headers["clock"] for message in peer.messages] == ["1", "2", "3", "4"]
+        gate.submit("soup")
+        for line in gate.changes(2):
+            subscriber.take(line, position_of(line), message_of(line, gate))
+        assert [message.headers["clock"] for message in peer.messages] == ["1", "2", "3", "4", "5", "6"]
+
+    run(main())
+
+
+def test_a_subscriber_ahead_of_its_feed_notices_that_lines_were_rewritten():
+    async def main():
+        gate = Once(60)
+        gate.submit("pizza")
+        gate.submit("taco")
+        lines = gate.changes()
+        standing, peer = Standing(gate, position_of(lines[1])), Pushed()
+        subscriber = Subscriber(peer, "0", standing, 0)
+        await subscriber._task
+        assert standing.joined == [subscriber]
+        # A server has lost the last lines, and the feed reads what it has written instead.
+        log = gate._gate._shared.core.log
+        log[2], log[3] = (log[at]._replace(id="another") for at in (2, 3))
+        for line in gate.changes(2):
+            subscriber.take(line, position_of(line), message_of(line, gate))
+        await subscriber._task
+        assert [message.headers["kind"] for message in peer.messages[4:]] == ["KEY_FRAME"]
+        assert standing.joined == [subscriber]
+
+    run(main())
+
+
+def test_a_subscriber_waits_for_a_feed_that_is_at_another_gate():
+    async def main():
+        gate = Once(60)
+        gate.submit("pizza")
+        here = position_of(gate.changes()[1])
+        standing, peer = Standing(gate, Position(9, 1, None)), Pushed()
+        Subscriber(peer, "0", standing, None)
+        await asyncio.sleep(0.05)
+        assert standing.joined == []
+        standing.position = here
+        await until(lambda: standing.joined)
+        assert [message.headers["clock"] for message in peer.messages] == ["2"]
+
+    run(main())
+
+
+# -- key frames at intervals ---------------------------------------------------------------------------------
+
+
+def test_there_is_one_snapshot_for_all_in_each_interval():
+    async def main():
+        gate = Once(60)
+        between = Between(gate)
+        app = stomp_app({"a": gate}, key_frame_every=0.05)
+        async with Peer(app) as one, Peer(app) as other:
+            for peer in (one, other):
+                await peer.connect()
+                peer.subscribe()
+                await peer.messages(1)
+            before = between.snapshots
+            first, second = await one.messages(4), await other.messages(4)
+            assert clocks(first) == clocks(second) == [("KEY_FRAME", 0)] * 4
+            assert [frame.body for frame in first] == [frame.body for frame in second]
+            assert 4 <= between.snapshots - before <= 6
+            times = [json.loads(frame.body)["time"] for frame in first]
+            assert times == sorted(set(times))
+
+    run(main())
+
+
+def test_a_key_frame_waits_for_the_changes_before_it():
+    async def main():
+        gate = Once(60, "strict")
+        between = Between(gate)
+        app = stomp_app({"a": gate}, key_frame_every=0.02)
+        async with Peer(app) as peer:
+            await peer.connect()
+            peer.subscribe(since=0)
+            await until(lambda: app._feeds and next(iter(app._feeds.values()))._joined)
+            between.let.clear()
+            peer.now()
+            gate.submit("pizza")
+            (only,) = app._feeds.values()
+            await until(lambda: only._held)
+            assert all(kind == ("KEY_FRAME", 0) for kind in clocks(peer.now()))
+            between.let.set()
+            assert clocks(await peer.messages(2)) == [("SUBMITTED", 1), ("KEY_FRAME", 1)]
+
+    run(main())
+
+
+def test_key_frames_at_intervals_can_be_left_out():
+    async def main():
+        app = stomp_app({"a": Once(60)}, key_frame_every=None)
+        async with Peer(app) as peer:
+            await peer.connect()
+            peer.subscribe()
+            await peer.messages(1)
+            assert len(next(iter(app._feeds.values()))._tasks) == 1
+
+    run(main())
+
+
+# -- peers that do not read ----------------------------------------------------------------------------------
+
+
+def test_a_slow_peer_is_dropped_and_resumes_without_a_gap():
+    async def main():
+        gate = Once(60)
+        app = stomp_app({"a": gate}, max_unsent=20_000, key_frame_every=0.01)
+        async with Peer(app) as slow, Peer(app) as good:
+            for peer in (slow, good):
+                await peer.connect()
+                peer.subscribe()
+                await peer.messages(1)
+            gate.submit("first")
+            seen = await slow.messages(2)
+            (only,) = app._feeds.values()
+            connections = [subscriber._peer for subscriber in only._joined]
+            slow.reads.clear()
+            most = 0
+            for number in range(60):
+                gate.submit(f"event {number}", value="x" * 1000)
+                await asyncio.sleep(0.001)
+                most = max(most, *(connection.unsent for connection in connections))
+            assert 15_000 < most < 23_000, "what may wait, and a message"
+            changes = [kind for kind in clocks(good.now()) if kind[0] != "KEY_FRAME"]
+            assert [clock for _, clock in changes] == list(range(1, 123)), "others do not wait for it"
+            slow.reads.set()
+            while (frame := await slow.next()).command == "MESSAGE":
+                seen.append(frame)
+            assert frame.command == "ERROR"
+            since = frame.headers["since"]
+            assert frame.headers["subscription"] == "0"
+            assert frame.body.decode().startswith("too slow: 2")
+            assert frame.body.decode().endswith(f"and 20000 may; subscribe again with since:{since}")
+            assert seen[-1].headers["message-id"] == since, "all before the ERROR was read"
+            assert (await slow.next())["code"] == 1008
+            async with Peer(app) as again:
+                await again.connect()
+                again.subscribe(since=since)
+                while int(seen[-1].headers["clock"]) < 122:
+                    seen.append(await again.next())
+        deltas = [clock for kind, clock in clocks(seen) if kind != "KEY_FRAME"]
+        assert deltas == list(range(1, 123))
+
+    run(main())
+
+
+def test_a_crowd_of_changes_at_once_drops_no_peer_that_reads():
+    async def main():
+        gate = Once(60)
+        app = stomp_app({"a": gate}, max_unsent=20_000)
+        async with Peer(app) as peer:
+            await peer.connect()
+            peer.subscribe()
+            await peer.messages(1)
+            for number in range(100):
+                gate.submit(f"event {number}", value="x" * 1000)
+            assert [clock for _, clock in clocks(await peer.messages(200))] == list(range(1, 201))
+
+    run(main())
+
+
+def test_catching_up_waits_for_a_slow_peer_and_does_not_drop_it():
+    async def main():
+        gate = Once(60)
+        for number in range(200):
+            gate.submit(f"event {number}", value="x" * 1000)
+        app = stomp_app({"a": gate}, max_unsent=20_000)
+        async with Peer(app) as peer:
+            await peer.connect()
+            peer.reads.clear()
+            peer.subscribe(since=0)
+            await asyncio.sleep(0.05)
+            peer.reads.set()
+            found = await peer.messages(400)
+        assert [clock for _, clock in clocks(found)] == list(range(1, 401))
+
+    run(main())
+
+
+def test_a_peer_that_reads_nothing_leaves_nothing_behind():
+    async def main():
+        gate = Once(60)
+        app = stomp_app({"a": gate}, max_unsent=5000, close_within=0.05)
+        peer = Peer(app)
+        await peer.__aenter__()
+        await peer.connect()
+        peer.subscribe()
+        await peer.messages(1)
+        peer.reads.clear()
+        for number in range(20):
+            gate.submit(f"event {number}", value="x" * 1000)
+            await asyncio.sleep(0.001)
+        await asyncio.wait_for(peer.task, NEVER)
+        assert peer.now() == []
+        await nothing_is_left(app)
+
+    run(main())
+
+
+def test_a_peer_that_does_not_read_its_receipts_holds_itself_up_only():
+    async def main():
+        gate = Once(60)
+        app = stomp_app({"a": gate}, max_unsent=1000, send_within=0.2)
+        peer = Peer(app)
+        await peer.__aenter__()
+        await peer.connect()
+        peer.reads.clear()
+        for number in range(1000):
+            body = json.dumps({"event": f"event {number}"}).encode()
+            peer.frame("SEND", body, destination="/app/gates/a", receipt=number)
+        await asyncio.wait_for(peer.task, NEVER)
+        assert 0 < gate.snapshot().clock < 40, "it was not read further than there was room for receipts"
+        await nothing_is_left(app)
+
+    run(main())
+
+
+# -- faults --------------------------------------------------------------------------------------------------
+
+
+def test_subscribers_stay_while_the_engine_is_away(caplog, monkeypatch):
+    monkeypatch.setattr(feed, "FRESH", 0.0)  # a key frame that is there would do, also in an outage
+
+    async def main():
+        gate = Once(60, "strict")
+        between = Between(gate)
+        app = stomp_app({"a": gate}, key_frame_every=0.01)
+        async with Peer(app) as peer, Peer(app) as late:
+            for one in (peer, late):
+                await one.connect()
+            peer.subscribe()
+            await peer.messages(1)
+            between.error = EngineUnavailable("memory://", "it is away")
+            between._gate.submit("pizza", "p", None)  # another process
+            late.subscribe(receipt="1")
+            assert (await late.next()).command == "RECEIPT"
+            await asyncio.sleep(0.2)
+            assert all(kind == ("KEY_FRAME", 0) for kind in clocks(peer.now()))
+            assert late.now() == []
+            between.error = None
+            while (frame := await peer.next()).headers["kind"] == "KEY_FRAME":
+                assert frame.headers["clock"] == "0"
+            assert clocks([frame]) == [("SUBMITTED", 1)]
+            assert clocks(await late.messages(1)) == [("KEY_FRAME", 1)]
+
+    with caplog.at_level(logging.INFO, "headway"):
+        run(main())
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert "stay, and go on when it is back" in said[0]
+    assert said[1] == "gate 'a': its engine is back"
+
+
+def test_a_send_while_the_engine_is_away_is_an_error_that_says_so():
+    async def main():
+        gate = Once(60)
+        between = Between(gate)
+        between.error = EngineUnavailable("memory://", "it is away")
+        async with Peer(stomp_app({"a": gate})) as peer:
+            await peer.connect()
+            peer.frame("SEND", b'{"event": "pizza", "id": "1"}', destination="/app/gates/a")
+            frame, _ = await peer.error()
+            assert "engine memory:// is unavailable" in frame.body.decode()
+            assert frame.body.decode().endswith("it may have been counted: send it again with the same id")
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "logged"),
+    [
+        (LimitMismatch("a", "only 1min", "only 2min"), "gate 'a' cannot be read:", 0),
+        (RuntimeError("oh"), "an error of the server, which is in its log", 1),
+    ],
+)
+def test_a_gate_that_cannot_be_read_ends_its_subscribers(caplog, error, reason, logged):
+    async def main():
+        gate = Once(60)
+        between = Between(gate)
+        app = stomp_app({"a": gate})
+        async with Peer(app) as peer, Peer(app) as other:
+            await peer.connect()
+            await other.connect()
+            peer.subscribe()
+            await peer.messages(1)
+            between.error = error
+            gate.submit("pizza")
+            frame, _ = await peer.error()
+            assert reason in frame.body.decode()
+            other.subscribe()
+            frame, _ = await other.error()
+            assert reason in frame.body.decode()
+        await nothing_is_left(app)
+
+    run(main())
+    assert len(caplog.records) in (logged, 2 * logged, 3 * logged)
+
+
+def test_a_submit_that_fails_unexpectedly_is_logged_and_ends_the_connection(caplog):
+    async def main():
+        gate = Once(60)
+        Between(gate).error = RuntimeError("oh")
+        async with Peer(stomp_app({"a": gate})) as peer:
+            await peer.connect()
+            peer.frame("SEND", b'{"event": "pizza"}', destination="/app/gates/a")
+            frame, _ = await peer.error()
+            assert frame.headers["message"] == "an error of the server, which is in its log"
+
+    run(main())
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_cancelled_app_leaves_nothing_behind(reads):
+    async def main():
+        gate = Once(60)
+        app = stomp_app({"a": gate})
+        peer = Peer(app)
+        await peer.__aenter__()
+        await peer.connect()
+        peer.subscribe()
+        await peer.messages(1)
+        if not reads:
+            peer.reads.clear()
+            gate.submit("pizza")
+            await asyncio.sleep(0.01)
+        peer.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await peer.task
+        await nothing_is_left(app)
+
+    run(main())
+
+
+def test_a_peer_that_is_gone_leaves_nothing_behind():
+    """A server says so in `send`, with an OSError, before `receive` does."""
+
+    async def main():
+        gate = Once(60)
+        app = stomp_app({"a": gate})
+        peer = Peer(app)
+        await peer.__aenter__()
+        await peer.connect()
+        peer.subscribe()
+        await peer.messages(1)
+
+        async def gone(_):
+            raise ConnectionResetError
+
+        peer.reads.wait = lambda: gone(None)
+        gate.submit("pizza")
+        await asyncio.wait_for(peer.task, NEVER)
+        await nothing_is_left(app)
+
+    run(main())
