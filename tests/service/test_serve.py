@@ -63,6 +63,18 @@ def test_the_lines_of_the_guide_run_as_written(tmp_path):
             assert matches(expected, said), f"{command}\nexpected: {expected}\nsaid: {said}"
 
 
+@needs_program("curl", install="apt-get install curl")
+def test_the_lines_of_the_readme_run_as_written(tmp_path):
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    lines = re.findall(r"^\$ (curl .*8080.*)$", readme, re.MULTILINE)
+    assert len(lines) == 2
+    with served(tmp_path, MEMORY) as process:
+        for line in lines:
+            script = f"{line} --fail-with-body".replace("http://127.0.0.1:8080", process.url)
+            done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["status"]["remaining"] == 2
+
+
 def test_the_configurations_of_the_guide_are_read():
     from headway.service.config import parse_config
 
