@@ -41,6 +41,7 @@ from headway.service.messages import (
 from headway.service.problems import Problem, later, problem_of
 
 if TYPE_CHECKING:
+    from headway.limiter.limiter import Limiter
     from headway.limiter.permits import Permit
     from headway.service.limits import Limits, ServedLimit
     from headway.service.metrics import Metrics
@@ -165,40 +166,32 @@ class Decider:
 
     async def _permit(self, served: ServedLimit, take: Take, wait: float) -> Permit | None:
         """A permit; None where none is needed, as the limit is unlimited."""
-        limiter = served.limiter
-        if limiter is None:
-            return None
-        if wait and not served.config.shadow:
-            return await self._wait(served, take, wait)
-        if take.hold:
-            return await limiter.hold(take.key, cost=take.cost, timeout=0).__aenter__()
-        answer = await limiter.try_acquire_async(take.key, cost=take.cost)
-        if isinstance(answer, Denied):
-            raise _DeniedError(answer.status, answer.reason)
-        return answer
+        deadline = self._now() + wait
+        while True:
+            limiter = served.limiter
+            if limiter is None:
+                return None
+            try:
+                if wait and not served.config.shadow:
+                    return await self._wait(served, limiter, take, max(0.0, deadline - self._now()))
+                return await _at_once(limiter, take)
+            except LimiterClosed:
+                # It was replaced, and the next one decides; or it was deleted, or the server ends.
+                if self._limits.find(take.limit) is not served or served.limiter is limiter:
+                    raise
 
-    async def _wait(self, served: ServedLimit, take: Take, wait: float) -> Permit | None:
+    async def _wait(self, served: ServedLimit, limiter: Limiter, take: Take, wait: float) -> Permit:
         if len(self._waiting) >= self._max_waiting:
             detail = f"{self._max_waiting} requests wait here already"
             raise later("too-many-waiting", detail, FULL_RETRY)
         task = asyncio.current_task()
         assert task is not None
-        deadline = self._now() + wait
         self._waiting.add(task)
         served.waiting += 1
         try:
-            while True:
-                limiter, left = served.limiter, max(0.0, deadline - self._now())
-                if limiter is None:
-                    return None  # it has become unlimited
-                try:
-                    if take.hold:
-                        return await limiter.hold(take.key, cost=take.cost, timeout=left).__aenter__()
-                    return await limiter.acquire_async(take.key, cost=take.cost, timeout=left)
-                except LimiterClosed:
-                    # Replaced, deleted, or the server ends.
-                    if self._limits.find(take.limit) is not served or served.limiter is limiter:
-                        raise
+            if take.hold:
+                return await limiter.hold(take.key, cost=take.cost, timeout=wait).__aenter__()
+            return await limiter.acquire_async(take.key, cost=take.cost, timeout=wait)
         except asyncio.CancelledError as cancelled:
             if self.closing and cancelled.args == ("closing",):
                 task.uncancel()
@@ -247,6 +240,15 @@ class Decider:
         if isinstance(error, EngineUnavailable):
             raise error
         raise denial(served.name, error, status, reason)
+
+
+async def _at_once(limiter: Limiter, take: Take) -> Permit:
+    if take.hold:
+        return await limiter.hold(take.key, cost=take.cost, timeout=0).__aenter__()
+    answer = await limiter.try_acquire_async(take.key, cost=take.cost)
+    if isinstance(answer, Denied):
+        raise _DeniedError(answer.status, answer.reason)
+    return answer
 
 
 class _DeniedError(HeadwayError):

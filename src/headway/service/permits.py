@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,15 +50,13 @@ class End(NamedTuple):
 
 
 class HeldPermits:
-    """The permits of all clients. `ended` is called with the name of the limit whenever one of them has ended."""
+    """The permits of all clients."""
 
-    def __init__(
-        self, now: Callable[[], float], most: int = 100_000, ended: Callable[[str], object] = lambda _: None
-    ) -> None:
+    def __init__(self, now: Callable[[], float], most: int = 100_000) -> None:
         self._now = now
         self._most = most
-        self._ended = ended
         self._held: dict[str, Held] = {}
+        self._out: Counter[str] = Counter()
         self._ends: OrderedDict[str, End] = OrderedDict()
         # By expiry; an entry whose permit has ended or was renewed is passed over.
         self._expiries: list[tuple[float, str]] = []
@@ -80,6 +78,7 @@ class HeldPermits:
         id = secrets.token_urlsafe(16)
         expires = self._now() + lease
         self._held[id] = Held(limit, permit, lease, expires)
+        self._out[limit] += 1
         self._idle.clear()
         self._expire_at(expires, id)
         return id
@@ -161,11 +160,14 @@ class HeldPermits:
 
     def out(self, limit: str) -> int:
         """How many permits of a limit are out."""
-        return sum(held.limit == limit for held in self._held.values())
+        return self._out[limit]
 
     def _forget(self, id: str, held: Held, how: str) -> None:
         now = self._now()
         del self._held[id]
+        self._out[held.limit] -= 1
+        if not self._out[held.limit]:
+            del self._out[held.limit]
         self._ends[id] = End(how, now)
         while self._ends and (
             len(self._ends) > MOST_REMEMBERED or next(iter(self._ends.values())).at <= now - REMEMBERED
@@ -178,7 +180,6 @@ class HeldPermits:
             # Renewals leave entries behind.
             self._expiries = [(held.expires, id) for id, held in self._held.items()]
             heapq.heapify(self._expiries)
-        self._ended(held.limit)
 
     def _expire_at(self, expires: float, id: str) -> None:
         heapq.heappush(self._expiries, (expires, id))

@@ -11,12 +11,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from headway.errors import HeadwayError
 from headway.once import Once
 from headway.service.acquire import Decider
-from headway.service.answers import RememberedAnswers
+from headway.service.answers import Encoded, RememberedAnswers
 from headway.service.config import Config, ConfigError, Difference, GateConfig, difference, parse_config
 from headway.service.hosts import is_loopback
 from headway.service.limits import Limits
@@ -53,7 +54,7 @@ class Service:
         self.limits = Limits(self.engine, config.server.max_limits)
         self.permits = HeldPermits(now, config.server.max_permits)
         self.decider = Decider(self.limits, self.permits, self.metrics, now, config.server.max_waiting)
-        self.answers: RememberedAnswers[Any] = RememberedAnswers(now)
+        self.answers: RememberedAnswers[Encoded] = RememberedAnswers(now)
         self.tokens = Tokens(config.tokens)
         self.gates: dict[str, Once] = {}
         check_exposure(config, self.host, insecure, file)
@@ -75,7 +76,8 @@ class Service:
             self.metrics.reloaded("failed")
             raise
         self.tokens.replace(after.tokens)
-        self.config = after
+        # What needs a restart stays as it is, and is named again by the next reload.
+        self.config = replace(after, server=self.config.server)
         self.metrics.reloaded("ok")
         return found
 

@@ -21,7 +21,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from headway.errors import HeadwayError
 from headway.once import stomp_app
-from headway.service.answers import fingerprint
+from headway.service.answers import Encoded, fingerprint
 from headway.service.api import ENDPOINTS, Answer, Call, Endpoint
 from headway.service.bodies import json_bytes
 from headway.service.gates import gate_routes
@@ -104,16 +104,16 @@ def _endpoint(service: Service, endpoint: Endpoint) -> Callable[[Request], Any]:
         call = Call(request.path_params, request.query_params, body)
         id = _id_of(request, body) if endpoint.command else None
 
-        async def carry_out() -> Answer:
-            if not endpoint.waits:
-                return await endpoint.handler(service, call)
-            return await _unless_gone(request, service, endpoint.handler(service, call), id is not None)
+        async def carry_out() -> Encoded:
+            work = endpoint.handler(service, call)
+            return _encoded(
+                await (_unless_gone(request, service, work, id is not None) if endpoint.waits else work)
+            )
 
         if id is None:
             return _response(await carry_out())
         scope = (request.scope.get("headway.token", ""), request.method, request.url.path, id)
-        found = await service.answers.once(scope, fingerprint(raw), carry_out, lambda _: True)
-        return _response(found)
+        return _response(await service.answers.once(scope, fingerprint(raw), carry_out))
 
     return answer
 
@@ -187,6 +187,10 @@ class _ClientGoneError(HeadwayError):
     """No client reads the answer."""
 
 
-def _response(answer: Answer) -> Response:
+def _encoded(answer: Answer) -> Encoded:
     body = answer.body if isinstance(answer.body, bytes) else ENCODER.encode(answer.body)
-    return Response(body, answer.status, dict(answer.headers), answer.media_type)
+    return Encoded(answer.status, answer.headers, answer.media_type, body)
+
+
+def _response(answer: Encoded) -> Response:
+    return Response(answer.body, answer.status, dict(answer.headers), answer.media_type)
