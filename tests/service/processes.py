@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.service.serving import Client
 
@@ -23,7 +24,7 @@ class Process:
     """A server that has said that it is ready."""
 
     def __init__(self, *arguments, folder, env=None):
-        self.child = subprocess.Popen(
+        self.child: Any = subprocess.Popen(
             [*HEADWAY, "serve", "--port", "0", *arguments],
             cwd=folder,
             env={**os.environ, "XDG_STATE_HOME": str(folder), **(env or {})},
@@ -33,13 +34,14 @@ class Process:
             text=True,
         )
         self.output = ""
-        self._connections = []
+        self._connections: list[socket.socket] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.wait_for("/v1/acquire|--json|ended|headway: ")
         self.wait_for(r"status\?key=alice'")
         self.url = re.findall(r"https?://[\w.:\[\]]+:\d+", self.output)[0]
-        self.client = Client(self.url) if self.url.startswith("http:") else None
+        self.client = Client(self.url.replace("https:", "http:"))
+        self.file: Any = None
 
     def _read(self):
         for line in self.child.stdout:
@@ -79,7 +81,7 @@ class Process:
     def memory(self):
         """Bytes that it has in memory."""
         text = Path(f"/proc/{self.child.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) * 1024
+        return int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) * 1024
 
 
 @contextmanager

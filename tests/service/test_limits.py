@@ -1,6 +1,7 @@
 """Limits that come, change and go: by the API and by the file, with waiters and permits that are out."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.service.virtual import problem, serve
@@ -84,7 +85,8 @@ def test_a_limit_that_cannot_be_is_refused(name, body, message):
 
 def test_unknown_members_and_types_of_a_limit_are_refused():
     async def test(peer):
-        for body in ({"limit": "1/s", "burst": 3}, {"limit": 5}, {"limit": "1/s", "shadow": "yes"}, []):
+        wrong: list[Any] = [{"limit": "1/s", "burst": 3}, {"limit": 5}, {"limit": "1/s", "shadow": "yes"}, []]
+        for body in wrong:
             reply = await peer.put("/v1/limits/new", body)
             assert (reply.status_code, problem(reply)) == (422, "bad-request")
 
@@ -278,6 +280,20 @@ def test_a_bad_file_changes_nothing(after, message):
         assert await remaining(peer, "api") == 3
 
     serve(API + "[gates.orders]\nduration = 60\n", test)
+
+
+def test_a_limit_is_not_changed_where_the_next_one_is_wrong():
+    """Also where it gets another limiter, which governs as soon as it is there."""
+
+    async def test(peer):
+        after = '[limits.api]\nlimit = "9/minute"\nmax_waiting = 5\n[limits.calls]\nlimit = "1 concurrent"\n'
+        with pytest.raises(ConfigError, match=r"\[limits.calls\] is not accepted on memory://"):
+            await peer.service.reload(after + "local_share = 0.5", {})
+        assert await remaining(peer, "api") == 2
+        await peer.service.reload(after, {})
+        assert await remaining(peer, "api") == 9
+
+    serve(API + CALLS, test)
 
 
 def test_the_newest_word_counts_between_the_file_and_the_api():

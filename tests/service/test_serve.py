@@ -32,7 +32,7 @@ def blocks(kind):
 
 def commands(block):
     """(command, expected output) of every `$ ` line."""
-    found = []
+    found: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
         if line.startswith("$ "):
             found.append((line[2:], []))
@@ -418,8 +418,10 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
 
 def test_a_port_that_is_used_and_an_engine_that_is_away(tmp_path):
     def run(*words):
-        words = [*HEADWAY, "serve", *words]
-        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=NEVER)
+        command = [*HEADWAY, "serve", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=NEVER
+        )
 
     with served(tmp_path, MEMORY) as process:
         port = process.url.rpartition(":")[2]

@@ -238,8 +238,7 @@ def test_answers_are_as_the_description_says():
             (info, messages.LimitInfo),
             (status, messages.StatusAnswer),
         ):
-            found = msgspec.json.decode(reply.content, type=kind)
+            msgspec.json.decode(reply.content, type=kind)
             assert set(kind.__struct_fields__) == set(reply.json()), kind
-            assert found
 
     serve('[limits.api]\nlimit = "2/minute"', test)

@@ -29,17 +29,17 @@ def remembered(table, number, size=10):
 def test_answers_are_bounded_in_number_bytes_and_time():
     async def main():
         loop = asyncio.get_running_loop()
-        few = RememberedAnswers(loop.time, most=3)
+        few: RememberedAnswers[Encoded] = RememberedAnswers(loop.time, most=3)
         for number in range(10):
             await remembered(few, number)
         assert len(few) == 3
-        small = RememberedAnswers(loop.time, most_bytes=10_000)
+        small: RememberedAnswers[Encoded] = RememberedAnswers(loop.time, most_bytes=10_000)
         for number in range(10):
             await remembered(small, number, size=2000)
         assert len(small) == 3
         await remembered(small, 99, size=20_000)
         assert (len(small), small._bytes) == (0, 0), "one that is too large alone is not remembered"
-        old = RememberedAnswers(loop.time, ttl=60)
+        old: RememberedAnswers[Encoded] = RememberedAnswers(loop.time, ttl=60)
         await remembered(old, 1)
         await asyncio.sleep(59)
         await remembered(old, 2)
@@ -53,8 +53,8 @@ def test_answers_are_bounded_in_number_bytes_and_time():
 
 def test_a_failure_is_not_remembered_and_the_next_copy_tries_itself():
     async def main():
-        table = RememberedAnswers(asyncio.get_running_loop().time)
-        made = []
+        table: RememberedAnswers[Encoded] = RememberedAnswers(asyncio.get_running_loop().time)
+        made: list[int] = []
 
         async def make():
             made.append(1)
@@ -88,8 +88,8 @@ def test_leases_end_exactly_when_they_run_out(steps):
         loop = asyncio.get_running_loop()
         limiter = Limiter("1000 concurrent")
         table = HeldPermits(loop.time)
-        model = {}
-        ids = []
+        model: dict[str, float] = {}
+        ids: list[str] = []
         for what, which, span in steps:
             if what == "a" or not ids:
                 ids.append(table.add("calls", limiter.acquire(), span))
@@ -160,7 +160,7 @@ def test_a_flood_of_keys_costs_no_pass_over_the_table_each():
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.floats(0, 10), st.floats(0.1, 20)), max_size=60))
 def test_there_are_never_more_keys_than_the_most(steps):
     table, now = KeyTable(3), 0.0
-    model = {}
+    model: dict[str, float] = {}
     for key, pause, span in steps:
         now += pause
         if table.admits(key, now):
