@@ -105,7 +105,7 @@ def files(*names):
             if (
                 file.is_file()
                 and file.suffix in SUFFIXES
-                and "__pycache__" not in file.parts
+                and not {"__pycache__", "node_modules"} & set(file.parts)
                 and relative != OWN
             ):
                 yield relative

@@ -243,6 +243,23 @@ PROMISES = {
     "A server that is killed has forgotten no grant: docs/service.md.": [
         "service/test_serve.py::test_a_server_that_is_killed_under_load_has_forgotten_no_grant",
     ],
+    "`headway events serve` serves gates to any language, over plain HTTP and over STOMP on WebSocket; `submit` tells "
+    "by its exit code whether the event was accepted, and `watch` shows a gate live.": [
+        "cli/test_events.py::test_what_is_printed_can_be_tried_as_it_stands",
+        "cli/test_events.py::test_a_submit_is_answered_in_words_and_by_the_exit_code",
+        "cli/test_events_watch.py::test_the_picture_counts_down_and_ctrl_c_leaves_a_clean_terminal",
+        "service/test_stomp_route.py::test_a_submit_over_http_is_a_change_over_stomp",
+        "stomp/test_clients.py::test_stompjs_in_chromium",
+    ],
+    "A subscriber that lost its connection resumes where it stood, also at another server.": [
+        "service/test_watching.py::test_it_equals_the_gate_through_cuts_of_the_connection",
+        "service/test_watching.py::test_it_resumes_at_another_server",
+        "cli/test_events_watch.py::test_nothing_is_left_out_when_the_server_is_killed_and_comes_back",
+    ],
+    "Runnable: examples, with a page for the browser.": [
+        "examples/test_examples.py::test_every_example_is_listed",
+        "examples/test_examples.py::test_the_page_shows_a_gate_live",
+    ],
 }
 
 # Sentences that promise nothing about what headway does.

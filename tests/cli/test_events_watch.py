@@ -73,12 +73,12 @@ def test_nothing_is_left_out_when_the_server_is_killed_and_comes_back(tmp_path):
                 assert again.end() == 0
                 assert process.end() == 0
     assert clocks(process) == [1, 2, 3, 4, 5, 6, 7]
-    first, lost, back, *_ = process.complained.splitlines()
+    first, lost, back, *ended = process.complained.splitlines()
     assert first == "headway: gate alarms, strict, 1 hour: clock 0, 0 pending"
     assert lost.startswith("headway: connection lost: ")
     assert lost.endswith("; trying again")
-    assert "Traceback" not in process.complained
-    assert any("connected again, at clock" in line for line in (back, *_))
+    assert back == "headway: connected again"
+    assert len(ended) <= 1  # the second server has ended too
 
 
 def test_a_gate_that_was_lost_is_told():

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 import socket
 import time
+from pathlib import Path
 
 import pytest
 from tests.service.serving import serving
@@ -339,3 +341,9 @@ def test_a_gate_that_other_terms_were_kept_under(tmp_path):
     with serving(service_app({"orders": other})) as client:
         reply = client.post(EVENTS, {"event": "x"})
         assert (reply.status, reply.kind) == (500, "misconfigured")
+
+
+def test_every_type_of_problem_is_on_the_page():
+    page = Path(__file__).parent.parent.parent.joinpath("docs", "events.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `urn:headway:([a-z-]+)` \| (\d+) \|", page, re.MULTILINE))
+    assert rows == {kind: str(status) for kind, (status, _) in TYPES.items()}

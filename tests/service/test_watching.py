@@ -12,7 +12,7 @@ from headway import Once
 from headway.once.stomp.wire import message_of
 from headway.service import service_app
 from headway.service.client import Refused, ServiceUnavailable
-from headway.service.watching import KeyFrame, Lost, Watcher, _Broken
+from headway.service.watching import Back, KeyFrame, Lost, Watcher, _Broken
 from headway.stomp import Frame
 from waiting import NEVER
 
@@ -24,8 +24,8 @@ class Feed:
         self.gate = Once(60, "strict")
 
     def frame(self, item):
-        id, headers, body = message_of(item, self.gate)
-        return Frame("MESSAGE", {"message-id": id, "subscription": "0", **headers}, body)
+        message = message_of(item, self.gate)
+        return Frame("MESSAGE", {"subscription": "0", **message.headers}, message.body)
 
     def key_frame(self):
         return self.frame(self.gate.snapshot())
@@ -140,11 +140,13 @@ def test_it_equals_the_gate_through_cuts_of_the_connection():
     async def watched(url):
         watcher = Watcher(url, "alarms")
         seen = []
-        lost = 0
+        lost = back = 0
         async for item in watcher.watch():
             if isinstance(item, Lost):
                 lost += 1
                 gate.submit(f"while away {lost}")
+            elif isinstance(item, Back):
+                back += 1
             elif isinstance(item, KeyFrame):
                 assert not item.missed
                 gate.submit("first")
@@ -154,14 +156,46 @@ def test_it_equals_the_gate_through_cuts_of_the_connection():
                     cuts.drop()
                 elif item.clock == 4:
                     break
-        return seen, watcher.pending, lost
+        return seen, watcher.pending, (lost, back)
 
     cuts = Cuts(service_app({"alarms": gate}))
     with serving(cuts) as client:
         seen, pending, lost = run(watched(client.url))
         expected = gate.snapshot().pending
-    assert (seen, lost) == ([1, 2, 3, 4], 3)
+    assert (seen, lost) == ([1, 2, 3, 4], (3, 3))
     assert pending == expected
+
+
+def test_it_resumes_at_another_server(tmp_path):
+    """Two servers on one engine; the first one ends, and the address leads to the other, as behind a balancer."""
+    engine = f"embedded://{tmp_path}/engine"
+    first, second = (Once("1h", "strict", name="alarms", engine=engine, engine_timeout=5) for _ in range(2))
+
+    async def watched(url, other):
+        watcher = Watcher(url, "alarms")
+        seen = []
+        async with aclosing(watcher.watch()) as items:
+            async for item in items:
+                if isinstance(item, Lost):
+                    watcher._address = other
+                    second.submit("while away")
+                elif isinstance(item, Back):
+                    assert seen == [(1, "one")]  # it comes before what was missed
+                elif isinstance(item, KeyFrame):
+                    assert not item.missed
+                    await first.submit_async("one")
+                else:
+                    seen.append((item.clock, item.event))
+                    if item.clock == 1:
+                        cuts.drop()
+                    elif item.clock == 2:
+                        return seen
+        raise AssertionError
+
+    cuts = Cuts(service_app({"alarms": first}))
+    with serving(cuts) as one, serving(service_app({"alarms": second})) as two:
+        seen = run(watched(one.url, two.url.replace("http", "ws", 1) + "/stomp"))
+    assert seen == [(1, "one"), (2, "while away")]
 
 
 class Cuts:

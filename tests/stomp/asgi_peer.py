@@ -3,6 +3,7 @@ what the app sends."""
 
 import asyncio
 import json
+from typing import Any
 
 from headway.stomp import Frame, Parser, encode
 from waiting import NEVER
@@ -19,8 +20,8 @@ class Peer:
             "headers": list(headers),
             "subprotocols": list(subprotocols),
         }
-        self.inbox = asyncio.Queue()
-        self.sent = asyncio.Queue()  # frames and other messages of the app
+        self.inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self.sent: asyncio.Queue[Any] = asyncio.Queue()  # frames and other messages of the app
         self.parser = Parser("1.2")
         self.reads = asyncio.Event()
         if reads:
@@ -105,3 +106,61 @@ class Peer:
 
 def clocks(messages):
     return [(frame.headers["kind"], int(frame.headers["clock"])) for frame in messages]
+
+
+class Between:
+    """Stands between a front end and its gate: answers may be late, or not come at all."""
+
+    def __init__(self, once):
+        self._gate = once._gate
+        self.error = None
+        self.turns = lambda: 0  # of the loop, before an answer
+        self.let = asyncio.Event()
+        self.let.set()
+        self.snapshots = 0
+        once._gate = self
+
+    def __getattr__(self, name):
+        return getattr(self._gate, name)
+
+    def news(self, since):
+        return None
+
+    async def _late(self):
+        for _ in range(self.turns()):
+            await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+
+    async def submit_async(self, *what):
+        await self._late()
+        return await self._gate.submit_async(*what)
+
+    async def changes_async(self, since):
+        await self._late()
+        await self.let.wait()
+        found = await self._gate.changes_async(since)
+        await self._late()
+        return found
+
+    async def snapshot_async(self):
+        await self._late()
+        self.snapshots += 1
+        found = await self._gate.snapshot_async()
+        await self._late()
+        return found
+
+
+async def until(holds):
+    for _ in range(round(NEVER / 0.001)):
+        if holds():
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError
+
+
+async def nothing_is_left(app):
+    assert app._feeds == {}
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from tests.stomp.asgi_peer import Peer, clocks
@@ -90,8 +91,12 @@ def test_one_feed_serves_all_and_ends_with_the_last(monkeypatch):
     async def main():
         gate = Once(60)
         made = []
-        subscribe = gate.subscribe
-        monkeypatch.setattr(gate, "subscribe", lambda *a: made.append(subscribe(*a)) or made[-1])
+
+        def subscribe(since=None):
+            made.append(Once.subscribe(gate, since))
+            return made[-1]
+
+        monkeypatch.setattr(gate, "subscribe", subscribe)
         app = stomp_app({"a": gate})
         async with Peer(app) as one, Peer(app) as other:
             for peer in (one, other):
@@ -126,7 +131,7 @@ def test_a_closed_gate_ends_its_subscribers_with_a_reason():
 
 def test_gates_may_come_later():
     async def main():
-        gates = {}
+        gates: dict[str, Once] = {}
         async with Peer(stomp_app(gates)) as peer:
             await peer.connect()
             gates["late"] = Once(60)
@@ -335,22 +340,25 @@ def test_pages_of_other_origins_may_not_connect():
 def test_http_and_lifespan_are_answered():
     async def main():
         app, sent = stomp_app({}), []
+        inbox: asyncio.Queue[Any] = asyncio.Queue()
 
         async def send(message):
             sent.append(message)
 
-        await app({"type": "http", "method": "GET", "path": "/"}, None, send)
+        async def receive():
+            return await inbox.get()
+
+        await app({"type": "http", "method": "GET", "path": "/"}, receive, send)
         assert sent[0]["status"] == 426
         assert (b"upgrade", b"websocket") in sent[0]["headers"]
         assert b"connect with a WebSocket client" in sent[1]["body"]
         sent.clear()
-        inbox = asyncio.Queue()
         inbox.put_nowait({"type": "lifespan.startup"})
         inbox.put_nowait({"type": "lifespan.shutdown"})
-        await app({"type": "lifespan"}, inbox.get, send)
+        await app({"type": "lifespan"}, receive, send)
         assert [one["type"] for one in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
         with pytest.raises(InvalidArgument):
-            await app({"type": "smoke"}, None, send)
+            await app({"type": "smoke"}, receive, send)
 
     run(main())
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import needs_program
 from tests.stomp.served import served
 
-import stomp
+import stomp  # type: ignore[import-untyped]
 from headway import Once
 from headway.once import stomp_app
 from waiting import NEVER, wait_until
@@ -103,7 +103,7 @@ def test_stompjs_in_chromium(port, gate):
 # -- stomp.py ------------------------------------------------------------------------------------------------
 
 
-class Listener(stomp.ConnectionListener):
+class Listener(stomp.ConnectionListener):  # type: ignore[misc]
     def __init__(self):
         self.frames = []
         self.beats = 0

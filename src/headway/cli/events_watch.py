@@ -21,7 +21,7 @@ from rich.text import Text
 from headway.cli.words import shown, span
 from headway.once import Change, Pending
 from headway.printable import printable
-from headway.service.watching import KeyFrame, Lost, Watcher
+from headway.service.watching import Back, Item, KeyFrame, Lost, Watcher
 
 COLORS = {"SUBMITTED": "cyan", "PUBLISHED": "green", "INVALIDATED": "red"}
 PICTURES_A_SECOND = 5
@@ -38,7 +38,7 @@ def show(url: str, gate: str) -> None:
 
 
 class View(Protocol):
-    def take(self, item: KeyFrame | Change | Lost) -> None: ...
+    def take(self, item: Item) -> None: ...
 
 
 async def _follow(watcher: Watcher, view: View) -> None:
@@ -61,20 +61,20 @@ class Lines:
         self._watcher = watcher
         self._began = self._lost = False
 
-    def take(self, item: KeyFrame | Change | Lost) -> None:
+    def take(self, item: Item) -> None:
         if isinstance(item, Change):
             typer.echo(change_line(item))
         elif isinstance(item, Lost):
+            if not self._lost:  # and not at each attempt
+                typer.echo(f"headway: connection lost: {printable(item.reason)}; trying again", err=True)
             self._lost = True
-            typer.echo(f"headway: connection lost: {printable(item.reason)}; trying again", err=True)
-            return
+        elif isinstance(item, Back):
+            self._lost = False
+            typer.echo("headway: connected again", err=True)
         elif not self._began or item.missed:
             # Those at intervals say nothing new.
             self._began = True
             self._key_frame(item)
-        if self._lost:
-            self._lost = False
-            typer.echo(f"headway: connected again, at clock {self._watcher.clock}", err=True)
 
     def _key_frame(self, item: KeyFrame) -> None:
         if item.missed:
@@ -148,23 +148,20 @@ class Picture:
         self._recent: deque[tuple[str, str, str, str]] = deque(maxlen=RECENT)
         self._trouble = ""
 
-    def take(self, item: KeyFrame | Change | Lost) -> None:
+    def take(self, item: Item) -> None:
         self.began = True
         if isinstance(item, Change):
-            self._trouble = ""
             status = item.status.name
             self._recent.append((time_text(item.time)[11:-1], str(item.clock), status, what(item)))
         elif isinstance(item, Lost):
             self._trouble = (
                 f"connection lost: {printable(item.reason)}; what is shown is of clock {self._watcher.clock}"
             )
-        else:
+        elif isinstance(item, Back):
             self._trouble = ""
-            if item.missed:
-                gap = "changes were missed, and are not kept any more"
-                self._recent.append(
-                    (time_text(item.snapshot.time)[11:-1], str(item.snapshot.clock), "...", gap)
-                )
+        elif item.missed:
+            gap = "changes were missed, and are not kept any more"
+            self._recent.append((time_text(item.snapshot.time)[11:-1], str(item.snapshot.clock), "...", gap))
 
     def draw(self) -> RenderableType:
         """No higher and no wider than the terminal."""

@@ -29,7 +29,16 @@ from headway.once.input import (
     rule_of,
     timeout_ns_of,
 )
-from headway.once.results import Change, Snapshot, Submission, change_of, ns_of, snapshot_of, submission_of
+from headway.once.results import (
+    Change,
+    Snapshot,
+    Submission,
+    change_of,
+    ns_of,
+    seconds_of,
+    snapshot_of,
+    submission_of,
+)
 from headway.once.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -188,7 +197,7 @@ class Once:
 
     def _read(self, log: GateLog, since: int, found: list[Change]) -> bool:
         """Take a part of the log in; whether more is to be read."""
-        began = log.began / 1e9
+        began = seconds_of(log.began)
         if log.changes is None or since > log.clock or (found and found[-1].began != began):
             raise ChangesGone(since, log.oldest)
         found.extend(change_of(line, log.began) for line in log.changes)

@@ -35,7 +35,7 @@ from headway.core.durations import Duration
 from headway.core.once import EventStatus
 from headway.errors import InvalidArgument
 from headway.once.input import rule_of
-from headway.once.results import Change, Pending, Snapshot, ns_of
+from headway.once.results import Change, Pending, Snapshot, ns_of, seconds_of
 
 
 class Replica:
@@ -108,7 +108,7 @@ class Replica:
             self._gap = True
             return False
         if item.status is EventStatus.SUBMITTED:
-            due = (ns_of(item.time) + self._due_after) / 1e9
+            due = seconds_of(ns_of(item.time) + self._due_after)
             self._pending[item.id] = Pending(item.id, item.event, item.value, item.time, due, item.clock)
         else:
             del self._pending[item.id]

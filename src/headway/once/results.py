@@ -1,7 +1,7 @@
 """What a user gets from a gate: values, with times in seconds since 1970 by the engine's clock.
 
-A float of such a time is exact to a quarter of a microsecond. It is there to be shown and stored: whether an event
-conflicts with another, and when it is due, was decided in whole numbers by the engine.
+A float of such a time is exact to a quarter of a microsecond, and has no more digits than that. It is there to be shown
+and stored: whether an event conflicts with another, and when it is due, was decided in whole numbers by the engine.
 """
 
 from __future__ import annotations
@@ -84,23 +84,33 @@ class Snapshot(NamedTuple):
     began: float
 
 
+def seconds_of(ns: int) -> float:
+    """A time as a user is given it: the float that is nearest, where a division of floats is off by a digit or two.
+
+    >>> seconds_of(1704067200_750_000_000), 1704067200_750_000_000 / 1e9
+    (1704067200.75, 1704067200.7500002)
+    """
+    return ns / 10**9
+
+
 def ns_of(seconds: float) -> int:
     """A time that a user was given, in nanoseconds of whole microseconds: so far its float is exact."""
     return round(seconds * 1e6) * 1000
 
 
 def submission_of(found: core.Submission) -> Submission:
-    due = found.due / 1e9 if found.accepted else None
+    due = seconds_of(found.due) if found.accepted else None
     return Submission(found.accepted, found.id, found.clock, due, found.conflict)
 
 
 def change_of(found: core.Change, began: int) -> Change:
-    return Change(*found[:5], found.time / 1e9, began / 1e9)
+    return Change(*found[:5], seconds_of(found.time), seconds_of(began))
 
 
 def snapshot_of(view: GateView) -> Snapshot:
     began, (clock, time, pending) = view
     events = tuple(
-        Pending(one.id, one.event, one.value, one.time / 1e9, one.due / 1e9, one.clock) for one in pending
+        Pending(one.id, one.event, one.value, seconds_of(one.time), seconds_of(one.due), one.clock)
+        for one in pending
     )
-    return Snapshot(clock, time / 1e9, events, began / 1e9)
+    return Snapshot(clock, seconds_of(time), events, seconds_of(began))

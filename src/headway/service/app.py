@@ -41,10 +41,13 @@ def service_app(
             for gate in gates.values():
                 gate.close()
 
+    stomp_gates = stomp_app(gates, **stomp)
     routes = [
         *gate_routes(gates),
         Route(STOMP_PATH, _no_websocket, methods=["GET"]),
-        WebSocketRoute(STOMP_PATH, stomp_app(gates, **stomp), name="stomp"),
+        # A mounted application would be reached at /stomp/ alone.
+        WebSocketRoute(f"{STOMP_PATH}/", stomp_gates),
+        WebSocketRoute(STOMP_PATH, stomp_gates),
     ]
     return Starlette(
         routes=routes,

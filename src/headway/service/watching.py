@@ -10,6 +10,7 @@ What it hands out:
     KeyFrame   the whole state; `missed` says whether changes before it were not seen
     Change     one that was applied; in order, without gaps
     Lost       the connection is lost, and why; it will be tried again
+    Back       there is a connection again; what was missed follows, if anything was
 
 **What the server's clock says now** is needed for a countdown, and a local clock may be hours off. Every message says a
 time that was past when it was sent, so the true difference of the clocks is at least `time` minus the local time at
@@ -62,6 +63,13 @@ class Lost(NamedTuple):
     retry_in: float
 
 
+class Back(NamedTuple):
+    """Subscribed again, after a `Lost`."""
+
+
+Item = KeyFrame | Change | Lost | Back
+
+
 class _Broken(Exception):
     """This connection cannot go on, and why."""
 
@@ -82,7 +90,7 @@ class Watcher:
         self._since: str | None = None  # the message-id of what was applied last
         self._ahead: float | None = None  # the server's clock minus ours
         self._retry = FIRST_RETRY
-        self._began = False
+        self._began = self._lost = False
 
     @property
     def clock(self) -> int:
@@ -97,26 +105,31 @@ class Watcher:
         """The server's time, as far as it is known."""
         return None if self._ahead is None else time.monotonic() + self._ahead
 
-    async def watch(self) -> AsyncGenerator[KeyFrame | Change | Lost, None]:
+    async def watch(self) -> AsyncGenerator[Item, None]:
         """Everything that happens, from now on."""
         while True:
             try:
                 async with aclosing(self._connection()) as items:
                     async for item in items:
-                        self._began, self._retry = True, FIRST_RETRY
-                        yield item
+                        if self._lost:
+                            self._lost = False
+                            yield Back()
+                        if not isinstance(item, Back):
+                            self._began, self._retry = True, FIRST_RETRY
+                            yield item
             except _Broken as broken:
                 reason = str(broken)
             if not self._began:
                 raise ServiceUnavailable(self.url, reason)
             pause = self._retry * random.uniform(0.5, 1)
             self._retry = min(self._retry * 2, LAST_RETRY)
+            self._lost = True
             yield Lost(reason, pause)
             await asyncio.sleep(pause)
 
     # -- one connection
 
-    async def _connection(self) -> AsyncGenerator[KeyFrame | Change, None]:
+    async def _connection(self) -> AsyncGenerator[KeyFrame | Change | Back, None]:
         try:
             # A server on loopback is not reached by way of a proxy, and `submit` uses none either.
             async with connect(
@@ -147,9 +160,9 @@ class Watcher:
     def _subscribe(self) -> Frame:
         destination = TOPIC + quote(self.gate, safe="")
         since = {} if self._since is None else {"since": self._since}
-        return Frame("SUBSCRIBE", {"id": "0", "destination": destination, **since})
+        return Frame("SUBSCRIBE", {"id": "0", "destination": destination, "receipt": "0", **since})
 
-    def _take(self, frame: Frame) -> KeyFrame | Change | None:
+    def _take(self, frame: Frame) -> KeyFrame | Change | Back | None:
         """Apply a frame; what is to be handed out of it."""
         if frame.command == "ERROR":
             reason = frame.headers.get("message") or frame.body.decode(errors="replace")
@@ -157,7 +170,7 @@ class Watcher:
                 raise Refused(0, "stomp", reason)
             raise _Broken(reason)
         if frame.command != "MESSAGE":
-            return None
+            return Back() if frame.command == "RECEIPT" else None
         try:
             body = json.loads(frame.body)
             item = item_of(body)

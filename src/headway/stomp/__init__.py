@@ -11,7 +11,7 @@ connection feeds what it reads, acts on the events, and writes what `Session.tak
 
 from headway.stomp.codec import HEART_BEAT, VERSIONS, Frame, Parser, StompError, encode
 from headway.stomp.events import Closed, Connect, Disconnect, Event, Send, Subscribe, Unsubscribe
-from headway.stomp.session import Session
+from headway.stomp.session import Session, rest_of_message
 
 __all__ = [
     "HEART_BEAT",
@@ -28,4 +28,5 @@ __all__ = [
     "Subscribe",
     "Unsubscribe",
     "encode",
+    "rest_of_message",
 ]

@@ -140,6 +140,7 @@ class Session:
         self._about = {"server": server} | ({} if session is None else {"session": session})
         self._max_subscriptions = max_subscriptions
         self._subscriptions: dict[str, _Subscription] = {}
+        self._begins: dict[str, bytes] = {}  # of their messages, as far as they are known
         self._messages = 0
         self._out: list[bytes] = []
         self._unsent = 0
@@ -240,12 +241,27 @@ class Session:
         if known is None or self.state is not State.CONNECTED:
             return False
         self._messages += 1
-        own = {"subscription": subscription} if known.named else {}
-        own |= {"message-id": message_id or str(self._messages), "destination": known.destination}
+        own = self._own_headers(subscription, known) | {"message-id": message_id or str(self._messages)}
         # The headers of the protocol come first: of equal names the first counts.
         others = {name: value for name, value in (headers or {}).items() if name not in own}
         self._write(Frame("MESSAGE", own | others, body))
         return not self.closed
+
+    def message_part(self, subscription: str, rest: bytes) -> bool:
+        """The same, where `rest` is made once for many (see `rest_of_message`)."""
+        known = self._subscriptions.get(subscription)
+        if known is None or self.state is not State.CONNECTED:
+            return False
+        begin = self._begins.get(subscription)
+        if begin is None:
+            frame = encode(Frame("MESSAGE", self._own_headers(subscription, known)), self._version or "1.2")
+            begin = self._begins[subscription] = frame[:-2]  # without the blank line and the NUL
+        self._messages += 1
+        self._put(begin + rest)
+        return True
+
+    def _own_headers(self, id: str, known: _Subscription) -> dict[str, str]:
+        return ({"subscription": id} if known.named else {}) | {"destination": known.destination}
 
     # -- time
 
@@ -337,6 +353,7 @@ class Session:
     def _on_unsubscribe(self, frame: Frame, receipt: str | None) -> Event:
         id = self._subscription_id(frame)
         known = self._subscriptions.pop(id, None)
+        self._begins.pop(id, None)
         if known is None:
             raise _Refused(f"there is no subscription {shown(id)}")
         return Unsubscribe(id, known.destination, frame.headers, receipt)
@@ -387,6 +404,7 @@ class Session:
         self.state = State.CLOSED
         self.reason = reason
         self._subscriptions.clear()
+        self._begins.clear()
         # What is not a frame yet never will be one.
         self._parser = Parser("1.2")
         return Closed(reason)
@@ -400,6 +418,15 @@ _HANDLERS: Final[dict[str, Callable[[Session, Frame, str | None], Event]]] = {
     "SEND": Session._on_send,
     "DISCONNECT": Session._on_disconnect,
 }
+
+
+def rest_of_message(version: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    """A MESSAGE from its `message-id` on: what is the same for all subscriptions of a version.
+
+    >>> rest_of_message("1.2", {"message-id": "1", "kind": "a:b"}, b"hello")
+    b'message-id:1\\nkind:a\\\\cb\\ncontent-length:5\\n\\nhello\\x00'
+    """
+    return encode(Frame("MESSAGE", headers, body), version).removeprefix(b"MESSAGE\n")
 
 
 def _needed(frame: Frame, name: str) -> str:

@@ -25,8 +25,8 @@ as text or binary messages, cut anywhere.
 
     MESSAGE
     subscription:sub-0
-    message-id:7-1731772800000000-1-1731772803500000-delivery-1
     destination:/topic/gates/orders
+    message-id:7-1731772800000000-1-1731772803500000-delivery-1
     content-type:application/json
     kind:SUBMITTED
     clock:7
@@ -70,7 +70,7 @@ event, an engine that is away at a SEND (subscribers stay, and go on when it is 
 heart-beats were agreed on. A peer that reads too slowly is dropped with an ERROR that has the headers `subscription`
 and `since`, if there is one: with which to resume. Receipts of earlier frames tell what was done before.
 
-Not here: who may connect. Put the app behind what checks that, and give `origins` where browsers can reach it.
+Not here: which peers may connect. Put the app behind what checks that, and give `origins` where browsers can reach it.
 """
 
 from __future__ import annotations

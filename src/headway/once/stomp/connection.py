@@ -16,7 +16,9 @@ handed to the server yet.
     `close_within` after the end     the app returns without having sent the ERROR: the peer reads nothing at all
 
 So a connection keeps at most `max_unsent` and one message, and no task for longer than these times. Others do not wait
-for it: a feed only appends to what waits.
+for it: a feed only appends to what waits. What the server itself keeps is out of an app's reach: after the app has
+returned, uvicorn (0.54) closes a connection only when its own buffer (64 KiB and a frame) is written, so a peer that
+never reads keeps its socket until it goes away.
 
 While this side does not listen (it waits for an engine, or for room) the peer is not taken for lost.
 """
@@ -81,6 +83,8 @@ class Connection:
         self._code = PROTOCOL_ERROR
         self._writer: asyncio.Task[None] | None = None
         self._end: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending_since: float | None = None
 
     def _now(self) -> int:
         return int(self._loop.time() * 1e9)
@@ -103,8 +107,8 @@ class Connection:
             for subscriber in self._subscribers.values():
                 subscriber.end()
             self._subscribers.clear()
-            if self._end is not None:
-                self._end.cancel()
+            for timer in filter(None, (self._end, self._timer)):
+                timer.cancel()
             reader.cancel()
             writer.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
@@ -112,8 +116,8 @@ class Connection:
     async def _guarded(self, run: Callable[[], Awaitable[None]]) -> None:
         try:
             await run()
-        except (OSError, TimeoutError):
-            self._gone = True  # the peer, so the server says, or it reads nothing
+        except OSError:
+            self._gone = True  # so a server says that the peer is gone
         except Exception:
             log.exception("a STOMP connection is ended")
             self.fail("an error of the server, which is in its log")
@@ -193,7 +197,7 @@ class Connection:
         if self.unsent > self._app.max_unsent:
             self._drop(subscriber.id, sent)
             return False
-        going_on = session.message(subscriber.id, message.body, message.headers, message.id)
+        going_on = session.message_part(subscriber.id, message.rest(session.version or "1.2"))
         sent.queued(session.frames, message.id, self._sent)
         self._wake()
         return going_on
@@ -243,35 +247,49 @@ class Connection:
             elif session.closed:
                 break
             else:
-                await self._pause()
+                self._schedule()
+                self._awake.clear()
+                await self._awake.wait()
         reason = (session.reason or "").encode()[:LONGEST_CLOSE].decode(errors="ignore")
         await self._send({"type": "websocket.close", "code": self._code, "reason": reason})
 
     async def _send_frame(self, frame: bytes) -> None:
-        try:
-            async with asyncio.timeout(self._app.send_within):
-                await self._send({"type": "websocket.send", "text": frame.decode()})
-        except TimeoutError:
-            self._gone = True
-            raise
+        self._sending_since = self._loop.time()
+        await self._send({"type": "websocket.send", "text": frame.decode()})
+        self._sending_since = None
         self._in_flight -= len(frame)
         self._sent += 1
         self._has_room.set()
 
-    async def _pause(self) -> None:
-        """Until there is something to send, or time has something to do."""
-        session = self._session
-        look = session.next_look()
-        try:
-            async with asyncio.timeout_at(None if look is None else look / 1e9):
-                await self._awake.wait()
-        except TimeoutError:
-            now, overdue = self._now(), session.overdue_at()
-            if not self._listening and overdue is not None and now >= overdue:
-                session.receive(b"", now)  # it may have said something that was not read yet
-            session.tick(now)
+    # -- time: one timer, which is set anew when it fires and not with every frame
+
+    def _schedule(self) -> None:
+        """Look again when time has something to do."""
+        session, sending = self._session, self._sending_since
+        # While something is being sent, no heart-beat is needed; one that is due would be so all the time.
+        look = session.next_look() if sending is None and not session.unsent else session.overdue_at()
+        at = (self._loop.time() if sending is None else sending) + self._app.send_within
+        if look is not None:
+            at = min(at, look / 1e9)
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        session, now, since = self._session, self._now(), self._sending_since
+        if since is not None and now / 1e9 - since >= self._app.send_within:
+            self._give_up()  # it reads nothing
+            return
+        overdue = session.overdue_at()
+        if not self._listening and overdue is not None and now >= overdue:
+            session.receive(b"", now)  # it may have said something that was not read yet
+        session.tick(now)
+        if session.unsent:
             self._wake()
-        self._awake.clear()
+        self._schedule()
 
     def _wake(self) -> None:
         """There is something to send. After the end, there is not for ever time to send it."""

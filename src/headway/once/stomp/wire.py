@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from headway.core.once import EventStatus
 from headway.once.input import checked_clock
-from headway.once.results import Change, Pending, Snapshot, Submission, ns_of
+from headway.once.results import Change, Pending, Snapshot, Submission, ns_of, seconds_of
 from headway.printable import printable
+from headway.stomp import rest_of_message
 from headway.stomp.codec import shown
 
 if TYPE_CHECKING:
@@ -35,12 +36,22 @@ MOST_NAMES: Final = 10
 LONGEST_REASON: Final = 1000
 
 
-class Message(NamedTuple):
-    """A MESSAGE, but for what differs between subscribers."""
+class Message:
+    """A MESSAGE, but for what differs between subscribers. What is the same is encoded once for each version."""
 
-    id: str
-    headers: dict[str, str]
-    body: bytes
+    __slots__ = ("_rests", "body", "headers", "id")
+
+    def __init__(self, id: str, headers: dict[str, str], body: bytes) -> None:
+        self.id = id
+        self.headers = {"message-id": id} | headers
+        self.body = body
+        self._rests: dict[str, bytes] = {}
+
+    def rest(self, version: str) -> bytes:
+        found = self._rests.get(version)
+        if found is None:
+            found = self._rests[version] = rest_of_message(version, self.headers, self.body)
+        return found
 
 
 class BadRequest(Exception):
@@ -142,12 +153,12 @@ def parse_since(text: str) -> int | Change | Snapshot:
         value = checked_clock(int(clock))
         if not more:
             return value
-        began = int(more[0]) * 1000 / 1e9  # reckoned as a gate does, so that the same float comes out
+        began = seconds_of(int(more[0]) * 1000)  # as a gate does, so that the same float comes out
         if len(more) == 1:
             return Snapshot(value, began, (), began)
         status = ENDS[int(more[1])]
         return Change(
-            value, status, unquote(more[3], errors="strict"), "", None, int(more[2]) * 1000 / 1e9, began
+            value, status, unquote(more[3], errors="strict"), "", None, seconds_of(int(more[2]) * 1000), began
         )
     except (ValueError, KeyError):  # an InvalidArgument, and what is no UTF-8, are ValueErrors too
         raise BadRequest(
