@@ -159,6 +159,24 @@ def test_a_server_that_is_killed_under_load_has_forgotten_no_grant(tmp_path):
             load.stop()
 
 
+def test_of_two_servers_on_one_engine_one_is_killed(tmp_path):
+    text = '[limits.api]\nlimit = "300/hour"\nengine_timeout = 20\n'
+    engine = ("--engine", f"embedded://{tmp_path}/shared")
+    with served(tmp_path, text, *engine) as first:
+        second = Process("--config", str(first.file), *engine, folder=tmp_path)
+        loads = [Load(first, "api", threads=2), Load(second, "api", threads=2)]
+        try:
+            wait_until(lambda: min(load.granted for load in loads) > 20, "grants of both")
+            first.end(signal.SIGKILL)
+            wait_until(lambda: loads[1].denied > 3, "the limit is reached")
+        finally:
+            for load in loads:
+                load.stop()
+            second.end()
+        granted = sum(load.granted for load in loads)
+        assert 300 - 2 <= granted <= 300
+
+
 def test_the_permits_of_a_server_that_was_killed_come_back(tmp_path):
     text = '[limits.calls]\nlimit = "2 concurrent"\nlease = 600\nengine_timeout = 20\n'
     with served(tmp_path, text) as process:

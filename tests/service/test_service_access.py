@@ -6,9 +6,11 @@ import msgspec
 import pytest
 from tests.service.virtual import problem, serve
 
-from headway.service import messages
+from headway.service import gate_calls, messages
 from headway.service.api import ENDPOINTS
 from headway.service.config import LIMIT, Config, ConfigError, parse_config
+from headway.service.gates import gate_routes
+from headway.service.openapi import CALLS as CALLS_DESCRIBED
 from headway.service.openapi import openapi, problems_of
 from headway.service.problems import TYPES
 from headway.service.service import check_exposure
@@ -207,13 +209,13 @@ def test_the_description_is_whole():
         assert found["openapi"] == "3.1.0"
         names = {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
         assert set(references(found)) <= names
-        for endpoint in ENDPOINTS:
+        for endpoint in CALLS_DESCRIBED:
             operation = found["paths"][endpoint.path][endpoint.method.lower()]
             assert {str(TYPES[kind][0]) for kind in problems_of(endpoint)} < set(operation["responses"])
             assert ("requestBody" in operation) == (endpoint.body is not None)
         assert len(
             {operation["operationId"] for path in found["paths"].values() for operation in path.values()}
-        ) == len(ENDPOINTS)
+        ) == len(CALLS_DESCRIBED)
 
     serve("", test)
 
@@ -223,6 +225,38 @@ def test_a_limit_of_the_api_has_the_keys_of_the_file():
     schema = openapi()["components"]["schemas"]["LimitBody"]
     assert set(schema["properties"]) == set(LIMIT)
     assert schema["additionalProperties"] is False
+
+
+def test_the_calls_of_gates_are_described_as_they_are_answered():
+    routes = {(route.path.replace(":path", ""), *(route.methods - {"HEAD"})) for route in gate_routes({})}
+    assert routes == {(call.path, call.method) for call in gate_calls.GATE_CALLS}
+
+    async def test(peer):
+        first = await peer.post("/v1/gates/alarms/events", {"event": "a", "id": "1", "value": "x"})
+        repeat = await peer.post("/v1/gates/alarms/events", {"event": "a", "id": "2"})
+        await peer.post("/v1/gates/alarms/events", {"event": "b"})
+        replies = {
+            gate_calls.GateList: await peer.get("/v1/gates"),
+            gate_calls.KeyFrame: await peer.get("/v1/gates/alarms"),
+            gate_calls.SubmissionAnswer: first,
+            gate_calls.EventStatusAnswer: await peer.get("/v1/gates/alarms/events/1"),
+            gate_calls.ChangesAnswer: await peer.get("/v1/gates/alarms/changes?since=0"),
+        }
+        for kind, reply in replies.items():
+            assert reply.status_code == 200
+            strict = msgspec.defstruct("Strict", [], bases=(kind,), forbid_unknown_fields=True)
+            msgspec.json.decode(reply.content, type=strict)
+            assert set(kind.__struct_fields__) == set(reply.json())
+        for part, where in ((gate_calls.PendingEvent, "pending"), (gate_calls.ChangeLine, "changes")):
+            line = (replies[gate_calls.KeyFrame if where == "pending" else gate_calls.ChangesAnswer]).json()[
+                where
+            ][0]
+            assert set(line) == set(part.__struct_fields__)
+        assert set(gate_calls.SubmissionAnswer.__struct_fields__) < set(repeat.json())
+        statuses = {(await peer.get(f"/v1/gates/alarms/events/{id}")).json()["status"] for id in "12"}
+        assert statuses == {"INVALIDATED", "REJECTED"}
+
+    serve('[gates.alarms]\nduration = 60\nmode = "strict"', test)
 
 
 def test_answers_are_as_the_description_says():

@@ -53,7 +53,7 @@ class Endpoint:
     method: str
     path: str
     role: str | None
-    handler: Handler
+    handler: Handler | None
     summary: str
     answer: Any
     problems: tuple[str, ...] = ()
@@ -64,15 +64,17 @@ class Endpoint:
     limit_headers: bool = False
     waits: bool = False
     """Whether it may take long, and ends when its client has gone."""
+    name: str = ""
+    """Of a call that is answered elsewhere, and only described here: it has no handler."""
 
     @property
     def operation(self) -> str:
-        return self.handler.__name__
+        return self.name if self.handler is None else self.handler.__name__
 
     @property
     def command(self) -> bool:
         """Whether it changes something, and so may carry an id."""
-        return self.method != "GET"
+        return self.method != "GET" and self.handler is not None
 
     def pattern(self) -> re.Pattern[str]:
         return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(self.path)))

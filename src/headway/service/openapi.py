@@ -10,8 +10,10 @@ import msgspec
 from headway import __version__
 from headway.service import messages as m
 from headway.service.api import ENDPOINTS, Endpoint
+from headway.service.gate_calls import GATE_CALLS
 from headway.service.problems import TYPES
 
+CALLS = (*ENDPOINTS, *GATE_CALLS)
 REF = "#/components/schemas/{name}"
 WITH_BODY = ("bad-json", "bad-request", "body-too-large", "not-json", "slow-body")
 WITH_TOKEN = ("no-token", "role-too-low")
@@ -34,12 +36,12 @@ def openapi() -> dict[str, Any]:
     ['200', '400', '401']
     """
     types = [m.ProblemBody, m.Denial]
-    for endpoint in ENDPOINTS:
+    for endpoint in CALLS:
         types += [kind for kind in (endpoint.body, endpoint.answer) if kind is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     schema_of = dict(zip(map(_key, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in ENDPOINTS:
+    for endpoint in CALLS:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema_of)
     return {
         "openapi": "3.1.0",

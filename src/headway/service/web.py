@@ -22,11 +22,12 @@ from starlette.routing import Route, WebSocketRoute
 from headway.errors import HeadwayError
 from headway.once import stomp_app
 from headway.service.answers import Encoded, fingerprint
-from headway.service.api import ENDPOINTS, Answer, Call, Endpoint
+from headway.service.api import ENDPOINTS, Answer, Call, Endpoint, Handler
 from headway.service.bodies import json_bytes
 from headway.service.gates import gate_routes
 from headway.service.hosts import HostGuard
 from headway.service.messages import ENCODER, MAX_ID
+from headway.service.openapi import CALLS
 from headway.service.problems import PROBLEM_HANDLERS, Problem, problem_of
 from headway.service.service import Service
 from headway.service.tokens import TokenGuard
@@ -36,9 +37,8 @@ BODY_SECONDS: Final = 10.0
 CLIENT_GONE: Final = 499
 """In the figures: the client has gone before it was answered."""
 STOMP_PATH: Final = "/stomp"
-GATES: Final = "/v1/gates"
 
-_PATTERNS = [(endpoint.method, endpoint.pattern(), endpoint.role) for endpoint in ENDPOINTS]
+_PATTERNS = [(endpoint.method, endpoint.pattern(), endpoint.role) for endpoint in CALLS]
 
 
 def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
@@ -51,7 +51,11 @@ def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
         finally:
             await service.close()
 
-    routes: list[Any] = [Route(e.path, _endpoint(service, e), methods=[e.method]) for e in ENDPOINTS]
+    routes: list[Any] = [
+        Route(call.path, _endpoint(service, call, call.handler), methods=[call.method])
+        for call in ENDPOINTS
+        if call.handler is not None
+    ]
     routes += gate_routes(service.gates)
     routes.append(WebSocketRoute(STOMP_PATH, stomp_app(service.gates)))
     return Starlette(
@@ -77,12 +81,10 @@ def role_of(method: str, path: str) -> str | None:
     for own, role in known:
         if own == method or (method == "HEAD" and own == "GET"):
             return role
-    if path.startswith(GATES) or method == "WEBSOCKET":
-        return "read" if method in ("GET", "HEAD") else "use"
-    return "read"
+    return "use" if method == "WEBSOCKET" else "read"
 
 
-def _endpoint(service: Service, endpoint: Endpoint) -> Callable[[Request], Any]:
+def _endpoint(service: Service, endpoint: Endpoint, handler: Handler) -> Callable[[Request], Any]:
     decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
 
     async def answer(request: Request) -> Response:
@@ -105,7 +107,7 @@ def _endpoint(service: Service, endpoint: Endpoint) -> Callable[[Request], Any]:
         id = _id_of(request, body) if endpoint.command else None
 
         async def carry_out() -> Encoded:
-            work = endpoint.handler(service, call)
+            work = handler(service, call)
             return _encoded(
                 await (_unless_gone(request, service, work, id is not None) if endpoint.waits else work)
             )
