@@ -91,24 +91,20 @@ def serve(
         where = engine or found.server.engine
         if where == "embedded://":
             where = state_engine("serve")
-        listener = listen(address, found.server.port if port is None else port)
-        url = url_of(listener) if tls is None else url_of(listener).replace("http:", "https:", 1)
-
-        def ready(service: Service) -> None:
-            typer.echo(greeting(url, service))
-
-        ended = run(
-            found,
-            listener,
-            engine=where,
-            host=address,
-            insecure=insecure,
-            file=file,
-            tls=tls,
-            origins=origin or (),
-            ready=ready,
-            told=lambda line: typer.echo(f"headway: {printable(line)}", err=True),
-        )
+        with listen(address, found.server.port if port is None else port) as listener:
+            url = url_of(listener) if tls is None else url_of(listener).replace("http:", "https:", 1)
+            ended = run(
+                found,
+                listener,
+                engine=where,
+                host=address,
+                insecure=insecure,
+                file=file,
+                tls=tls,
+                origins=origin or (),
+                ready=lambda service: typer.echo(greeting(url, service)),
+                told=lambda line: typer.echo(f"headway: {printable(line)}", err=True),
+            )
     except EngineUnavailable as error:
         typer.echo(f"headway: {error}", err=True)
         raise typer.Exit(UNAVAILABLE) from None

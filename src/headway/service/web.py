@@ -26,7 +26,7 @@ from headway.service.api import ENDPOINTS, Answer, Call, Endpoint, Handler
 from headway.service.bodies import json_bytes
 from headway.service.gates import gate_routes
 from headway.service.hosts import HostGuard
-from headway.service.messages import ENCODER, MAX_ID
+from headway.service.messages import ENCODER, MAX_ID, Acquire
 from headway.service.openapi import CALLS
 from headway.service.problems import PROBLEM_HANDLERS, Problem, problem_of
 from headway.service.service import Service
@@ -108,9 +108,9 @@ def _endpoint(service: Service, endpoint: Endpoint, handler: Handler) -> Callabl
 
         async def carry_out() -> Encoded:
             work = handler(service, call)
-            return _encoded(
-                await (_unless_gone(request, service, work, id is not None) if endpoint.waits else work)
-            )
+            if endpoint.waits and may_wait(body):
+                return _encoded(await _unless_gone(request, service, work, id is not None))
+            return _encoded(await work)
 
         if id is None:
             return _response(await carry_out())
@@ -118,6 +118,11 @@ def _endpoint(service: Service, endpoint: Endpoint, handler: Handler) -> Callabl
         return _response(await service.answers.once(scope, fingerprint(raw), carry_out))
 
     return answer
+
+
+def may_wait(body: Any) -> bool:
+    """Whether a request may take long enough for its client to lose patience."""
+    return any(take.wait for take in getattr(body, "requests", (body,)) if isinstance(take, Acquire))
 
 
 async def _body(request: Request, most: int) -> bytes:
