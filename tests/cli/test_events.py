@@ -1,5 +1,6 @@
 """`headway events serve` and `submit`: real processes on loopback."""
 
+import http.client
 import json
 import re
 import shlex
@@ -10,6 +11,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -19,6 +21,7 @@ from typer.testing import CliRunner
 from headway import Once
 from headway.cli.app import app
 from headway.cli.events import default_engine, greeting, read_gate
+from waiting import NEVER
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +81,24 @@ def test_a_port_that_is_in_use(served):
         f"headway: cannot listen on 127.0.0.1 port {served.port}: Address already in use; "
         "give another one with --port, or 0 for any that is free\n"
     )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_greeting_that_cannot_be_written_ends_it():
+    line = shlex.join([*HEADWAY, "events", "serve", "--gate", "a=1s", "--engine", "memory://", "--port", "0"])
+    done = subprocess.run(
+        ["bash", "-c", f"{line} > /dev/full"], capture_output=True, text=True, timeout=NEVER, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "headway: <stdout>: No space left on device\n")
+
+
+def test_pages_of_another_origin_may_be_allowed():
+    with Served("a=1s", options=["--origin", "https://ops.example"]) as served:
+        for origin, status in (("https://ops.example", 200), ("https://evil.example", 403)):
+            connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=NEVER)
+            connection.request("GET", "/v1/gates", headers={"Origin": origin})
+            assert connection.getresponse().status == status
+            connection.close()
 
 
 def test_an_address_of_another_machine():
@@ -309,6 +330,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_with_the_same_id():
     assert (done.exit_code, done.stderr) == (0, "")
     assert len(Forgetful.ids) == 3
     assert len(set(Forgetful.ids)) == 1
+    assert Forgetful.ids[0]
 
 
 def test_many_submits_at_once_of_one_event_accept_one(served):

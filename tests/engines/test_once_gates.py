@@ -148,6 +148,8 @@ def test_a_long_log_and_a_crowd_of_pending_events_are_read_whole(timed_gate, cal
     changes = call(gate.changes)
     assert [change.clock for change in changes] == list(range(1, 2 * len(events) + 1))
     assert [change.event for change in changes if change.status == PUBLISHED] == events
+    for limit in (1, 200, 201, 2 * len(events)):
+        assert call(gate.changes, 7, limit) == changes[7 : 7 + limit]
 
 
 @pytest.mark.parametrize("event", ["", "\0", "ü\n=", "x" * 65536, "ü" * 32768, "{a}", " "])
@@ -178,6 +180,8 @@ def test_any_text_is_an_event_a_value_and_an_id(open_gate, call, event):
         ("status", {"id": None}, "id"),
         ("changes", {"since": -1}, "since"),
         ("changes", {"since": "0"}, "since"),
+        ("changes", {"limit": 0}, "limit"),
+        ("changes", {"limit": "all"}, "limit"),
     ],
 )
 def test_bad_input_is_named_and_changes_nothing(open_gate, call, verb, arguments, argument):

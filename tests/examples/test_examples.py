@@ -3,6 +3,7 @@
 import functools
 import http.server
 import json
+import re
 import shutil
 import signal
 import socket
@@ -225,3 +226,41 @@ def test_the_page_says_what_is_wrong(browser, pages):
         shown.until(
             "document.querySelector('#problem').textContent == \"there is no gate 'nope'; gates: alarms\""
         )
+
+
+# -- the page of the docs with the usual client ------------------------------------------------------------------
+
+
+CLIENTS = Path(__file__).parent.parent / "stomp" / "clients"
+STOMPJS = CLIENTS / "node_modules" / "@stomp" / "stompjs" / "bundles" / "stomp.umd.min.js"
+NPM = "npm install --no-package-lock --no-audit --no-fund --prefix tests/stomp/clients"
+
+
+@pytest.mark.skipif(not STOMPJS.exists(), reason=f"needs @stomp/stompjs: {NPM}")
+def test_the_lines_of_the_docs_for_stompjs_resume(browser, tmp_path):
+    docs = (EXAMPLES.parent / "docs" / "stomp.md").read_text(encoding="utf-8")
+    (code,) = (
+        block
+        for block in re.findall(r"^```js\n(.*?)^```$", docs, re.DOTALL | re.MULTILINE)
+        if "StompJs" in block
+    )
+    engine = f"embedded://{tmp_path}/engine"
+    gate = Once("1h", "strict", name="alarms", engine=engine, engine_timeout=5)
+    with Served("alarms=1h,strict", engine=engine) as served:
+        code = code.replace("ws://127.0.0.1:8080/stomp", served.url.replace("http", "ws", 1) + "/stomp")
+        page = browser.new_page()
+        page.set_default_timeout(1000 * NEVER)
+        # A page without an address has no origin that the server would know.
+        page.goto(f"{served.url}/v1/gates")
+        page.add_script_tag(content=STOMPJS.read_text(encoding="utf-8"))
+        page.add_script_tag(content="const seen = []; const take = (kind, body) => seen.push(body.clock);")
+        page.add_script_tag(content=code)
+        page.wait_for_function("seen.length == 1")
+        gate.submit("one")
+        page.wait_for_function("seen.length == 2")
+        served.end(signal.SIGKILL)
+        gate.submit("while away")
+        with Served("alarms=1h,strict", engine=engine, port=served.port):
+            page.wait_for_function("seen.length >= 3")
+            assert page.evaluate("seen")[:3] == [0, 1, 2]
+            page.close()

@@ -90,13 +90,16 @@ def test_changes_after_a_clock_value_come_in_pages(client):
     for number in range(3):
         client.post(EVENTS, {"event": f"page {number}"})
     seen: list[int] = []
+    sizes: list[int] = []
     more = True
     while more:
         reply = client.get(f"/v1/gates/orders/changes?since={seen[-1] if seen else at}&limit=4")
         seen += [change["clock"] for change in reply.body["changes"]]
+        sizes.append(len(reply.body["changes"]))
         more = reply.body["more"]
         assert reply.body["clock"] == seen[-1]
     assert seen == list(range(at + 1, at + 7))
+    assert sizes == [4, 2]
     last = reply.body["changes"][-1]
     assert (last["status"], last["event"]) == ("PUBLISHED", "page 2")
     assert client.get("/v1/gates/orders/changes").body["changes"][0]["clock"] == 1

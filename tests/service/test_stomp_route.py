@@ -6,6 +6,7 @@ import pytest
 from tests.service.serving import serving
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from headway import Once
 from headway.service import service_app
@@ -22,7 +23,7 @@ def client():
 def open_stomp(client, **options):
     return connect(
         f"ws://127.0.0.1:{client.port}/stomp",
-        subprotocols=["v12.stomp"],
+        subprotocols=[Subprotocol("v12.stomp")],
         proxy=None,
         open_timeout=NEVER,
         **options,

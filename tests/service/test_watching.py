@@ -173,7 +173,7 @@ def test_it_resumes_at_another_server(tmp_path):
 
     async def watched(url, other):
         watcher = Watcher(url, "alarms")
-        seen = []
+        seen: list[tuple[int, str]] = []
         async with aclosing(watcher.watch()) as items:
             async for item in items:
                 if isinstance(item, Lost):

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -385,3 +387,19 @@ def test_bad_options_are_refused(gates, options, argument):
     with pytest.raises(InvalidArgument) as refused:
         stomp_app(gates, **options)
     assert refused.value.argument == argument
+
+
+def test_the_app_is_imported_when_it_is_asked_for():
+    program = """
+import sys, headway, headway.once
+assert not {name for name in sys.modules if name.startswith(("headway.once.stomp", "headway.stomp"))}
+from headway.once import stomp_app
+import headway.once.stomp
+assert headway.once.stomp_app is stomp_app and callable(stomp_app)
+try:
+    headway.once.nothing
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "module 'headway.once' has no attribute 'nothing'\n"

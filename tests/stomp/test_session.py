@@ -16,6 +16,7 @@ from headway.stomp import (
     Subscribe,
     Unsubscribe,
     encode,
+    rest_of_message,
 )
 from headway.stomp.heart_beats import LONGEST, MS
 from headway.stomp.session import NOT_SERVED, TRANSITIONS, State
@@ -354,3 +355,44 @@ def test_a_heart_beat_header_that_is_none_is_an_error(beats):
 def test_an_offer_that_cannot_be_is_a_mistake():
     with pytest.raises(InvalidArgument, match="heart_beat"):
         Session(0, heart_beat=(-1, 0))
+
+
+# -- what a program adds -------------------------------------------------------------------------------------
+
+
+def test_a_receipt_and_an_error_carry_headers_of_the_program():
+    session = Session(0)
+    (connect,) = session.receive(encode(Frame("CONNECT", {"accept-version": "1.2", "host": "a"})), 0)
+    session.done(connect, {"not": "said"})
+    (send,) = session.receive(encode(Frame("SEND", {"destination": "a", "receipt": "1"}, b"x")), 0)
+    session.done(send, {"accepted": "true", "id": "a:b"})
+    session.close("too slow", {"since": "7"})
+    connected, receipt, error = session.take(0)
+    assert b"not:" not in connected
+    assert receipt == b"RECEIPT\nreceipt-id:1\naccepted:true\nid:a\\cb\n\n\0"
+    assert b"\nsince:7\n" in error
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
+def test_a_message_made_once_for_many_is_the_same_as_one_made_for_each(version):
+    headers, body = {"message-id": "7", "kind": "a", "clock": "1"}, b"{}"
+    session = Session(0)
+    (connect,) = session.receive(encode(Frame("CONNECT", {"accept-version": version, "host": "a"})), 0)
+    session.done(connect)
+    id = "a" if version == "1.0" else "a:\\\n"
+    (subscribe,) = session.receive(encode(Frame("SUBSCRIBE", {"id": id, "destination": "/x"}), version), 0)
+    session.done(subscribe)
+    session.take(0)
+    before = session.frames
+    assert session.message(id, body, {"kind": "a", "clock": "1"}, "7")
+    assert session.message_part(id, rest_of_message(version, headers, body))
+    assert session.message_part(id, rest_of_message(version, headers, body))
+    assert (session.frames - before, session.unsent) == (3, sum(map(len, session._out)))
+    assert len(set(session.take(0))) == 1
+    assert session.unsent == 0
+    session.receive(encode(Frame("UNSUBSCRIBE", {"id": id}), version), 0)
+    assert not session.message_part(id, b"")
+    # Another subscription of this id is another destination.
+    session.receive(encode(Frame("SUBSCRIBE", {"id": id, "destination": "/y"}), version), 0)
+    session.message_part(id, rest_of_message(version, headers, body))
+    assert b"\ndestination:/y\n" in session.take(0)[0]

@@ -77,12 +77,17 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
+        self.failed: OSError | None = None
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._ready()
+            try:
+                self._ready()
+            except OSError as error:  # what it prints cannot be written
+                self.failed = error
+                self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # uvicorn's own raises the signal again when all is done, and so the process would seem to have been killed.
@@ -90,7 +95,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def server_of(app: Any, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+def server_of(app: Any, ready: Callable[[], None] = lambda: None) -> _Server:
     """A uvicorn that is set up as it should be; `ready` is called when the first request can come."""
     config = uvicorn.Config(
         app,
@@ -106,4 +111,7 @@ def server_of(app: Any, ready: Callable[[], None] = lambda: None) -> uvicorn.Ser
 
 def run(app: Any, listener: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
     """Serve until a signal comes."""
-    server_of(app, ready).run([listener])
+    server = server_of(app, ready)
+    server.run([listener])
+    if server.failed is not None:
+        raise server.failed

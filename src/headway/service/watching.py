@@ -33,6 +33,7 @@ from urllib.parse import quote
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
 
 from headway.errors import HeadwayError
 from headway.once import Change, Pending, Replica, Snapshot
@@ -134,7 +135,7 @@ class Watcher:
             # A server on loopback is not reached by way of a proxy, and `submit` uses none either.
             async with connect(
                 self._address,
-                subprotocols=["v12.stomp"],  # type: ignore[list-item] # a NewType of str
+                subprotocols=[Subprotocol("v12.stomp")],
                 open_timeout=CONNECT_WITHIN,
                 ping_interval=None,
                 max_size=LARGEST,
