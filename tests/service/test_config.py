@@ -17,9 +17,9 @@ from headway.service.config import (
     LimitConfig,
     ServerConfig,
     TokenConfig,
-    difference,
     parse_config,
 )
+from headway.service.config_changes import difference
 
 WHOLE = """
 [server]

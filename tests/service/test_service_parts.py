@@ -169,3 +169,11 @@ def test_there_are_never_more_keys_than_the_most(steps):
         else:
             assert key not in model or model[key] <= now, "a key that has a ledger is never refused"
         assert len(table) <= 3
+
+
+def test_a_key_counts_from_the_moment_at_which_it_is_admitted():
+    """Many requests may be under way before the first of them is decided."""
+    table = KeyTable(3)
+    assert [table.admits(key, 1.0) for key in "abcde"] == [True, True, True, False, False]
+    assert table.admits({"host": "a", "tokens": "b"}, 1.0) is False
+    assert table.admits("d", 7.0), "those that were never decided are forgotten"

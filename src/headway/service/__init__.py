@@ -11,7 +11,8 @@
 
 and for `headway serve`:
 
-    config      headway.toml as a value, and the difference of two; `config_values` reads and refuses single values
+    config      headway.toml as a value; `config_values` reads and refuses single values, `config_changes` is what a
+                changed file means
     limits      the limits that are served, and how they change; `keys` bounds how many keys they have
     acquire     the decision: a parsed request in, a permit or a problem out; knows nothing of HTTP
     permits     permits that clients hold, with leases

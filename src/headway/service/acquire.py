@@ -155,7 +155,7 @@ class Decider:
         if self.closing:
             raise later("closing", "this server is about to end", FULL_RETRY)
         try:
-            if not served.keys.admits(take.key, started):
+            if served.limiter is not None and not served.keys.admits(take.key, started):
                 raise _no_room(served, started)
             permit = await self._permit(served, take, wait)
         except (RateLimited, _DeniedError, EngineUnavailable) as error:
@@ -206,7 +206,7 @@ class Decider:
         try:
             if kept and self._permits.full:
                 raise later("too-many-permits", "this server holds no more permits", FULL_RETRY)
-            status = await permit.status_async()
+            status = await _status(permit)
         except BaseException:
             permit.cancel()
             raise
@@ -221,9 +221,9 @@ class Decider:
             expires_in=lease if kept else None,
             spend_within=spend_within,
             waited=now - started if isinstance(take, Acquire) and take.wait else 0.0,
-            status=status_message(status),
+            status=None if status is None else status_message(status),
         )
-        return Decided(grant, status.headers(), permit, now - started)
+        return Decided(grant, {} if status is None else status.headers(), permit, now - started)
 
     def _refused(self, served: ServedLimit, take: Take, error: HeadwayError, started: float) -> Decided:
         """The answer without a permit: a problem, or a grant where the limit is only watched."""
@@ -240,6 +240,14 @@ class Decider:
         if isinstance(error, EngineUnavailable):
             raise error
         raise denial(served.name, error, status, reason)
+
+
+async def _status(permit: Permit) -> Status | None:
+    """The status after a grant. None: it has to be asked for, and the engine is away; the permit is good all the same."""
+    try:
+        return await permit.status_async()
+    except EngineUnavailable:
+        return None
 
 
 async def _at_once(limiter: Limiter, take: Take) -> Permit:
@@ -297,10 +305,10 @@ def _no_room(served: ServedLimit, now: float) -> _DeniedError:
     return _DeniedError(None, "max_keys", max(1.0, served.keys.retry_after(now)))
 
 
-def _until(status: Status, served: ServedLimit) -> float:
-    return (
-        status.reset_after if math.isfinite(status.reset_after) else max(UNKNOWN_RESET, served.config.lease)
-    )
+def _until(status: Status | None, served: ServedLimit) -> float:
+    if status is None or not math.isfinite(status.reset_after):
+        return max(UNKNOWN_RESET, served.config.lease)
+    return status.reset_after
 
 
 def _problem(error: BaseException) -> Problem:

@@ -20,8 +20,8 @@
     role = "use"
 
 `parse_config` is a function of the text alone (and of the environment that it is given), so a file is wrong before
-anything has changed. Of a token only its digest is kept. What has to be done when a file has changed is a value too:
-`difference` of the configuration before and the one after.
+anything has changed. Of a token only its digest is kept. What has to be done when a file has changed is a value too
+(`headway.service.config_changes`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from headway.core.limits import AllOf, Limit
 from headway.errors import InvalidArgument
@@ -40,15 +40,12 @@ from headway.service import config_values as values
 from headway.service.config_values import A_NAME, NAME, ROLES, ConfigError, Field, Place
 
 __all__ = [
-    "Changes",
     "Config",
     "ConfigError",
-    "Difference",
     "GateConfig",
     "LimitConfig",
     "ServerConfig",
     "TokenConfig",
-    "difference",
     "parse_config",
     "read_limit",
 ]
@@ -334,64 +331,3 @@ def _check_equal_tokens(tokens: Mapping[str, TokenConfig], file: str) -> None:
         if other != token.name:
             table, problem = f"tokens.{token.name}", f"is the same token as [tokens.{other}]"
             raise ConfigError(file, table, "", "", "a token of its own", problem)
-
-
-# -- differences -----------------------------------------------------------------------------------------
-
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Changes(Generic[_T]):
-    """What has to be made, ended and changed."""
-
-    added: tuple[_T, ...] = ()
-    removed: tuple[_T, ...] = ()
-    changed: tuple[tuple[_T, _T], ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """From one configuration to another. `server` names the keys that only a restart can change."""
-
-    limits: Changes[LimitConfig] = Changes()
-    gates: Changes[GateConfig] = Changes()
-    tokens: Changes[TokenConfig] = Changes()
-    server: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.limits or self.gates or self.tokens or self.server)
-
-
-def difference(before: Config, after: Config) -> Difference:
-    """What changes from one configuration to the other.
-
-    >>> old = parse_config('[limits.a]\\nlimit = "1/s"\\n[limits.b]\\nlimit = "1/s"')
-    >>> new = parse_config('[limits.a]\\nlimit = "2/s"\\n[limits.c]\\nunlimited = true')
-    >>> changes = difference(old, new).limits
-    >>> [limit.name for limit in changes.added], [limit.name for limit in changes.removed], len(changes.changed)
-    (['c'], ['b'], 1)
-    """
-    return Difference(
-        _changes(before.limits, after.limits),
-        _changes(before.gates, after.gates),
-        _changes(before.tokens, after.tokens),
-        tuple(
-            item.name
-            for item in fields(ServerConfig)
-            if getattr(before.server, item.name) != getattr(after.server, item.name)
-        ),
-    )
-
-
-def _changes(before: Mapping[str, _T], after: Mapping[str, _T]) -> Changes[_T]:
-    return Changes(
-        tuple(after[name] for name in after if name not in before),
-        tuple(before[name] for name in before if name not in after),
-        tuple(
-            (before[name], after[name]) for name in after if name in before and before[name] != after[name]
-        ),
-    )

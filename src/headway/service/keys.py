@@ -14,6 +14,8 @@ from collections.abc import Mapping
 
 PAUSE = 0.25
 """Seconds between two passes, at least: for keys that are due one after the other."""
+DECIDING = 5.0
+"""Seconds for which a key is counted while its request is decided: many may be under way at once."""
 
 
 class KeyTable:
@@ -30,7 +32,7 @@ class KeyTable:
         return len(self._due)
 
     def admits(self, key: str | Mapping[str, str | None] | None, now: float) -> bool:
-        """Whether there is room for a ledger of this key.
+        """Whether there is room for a ledger of this key, which is counted from now on.
 
         >>> table = KeyTable(1)
         >>> table.note("alice", 10.0)
@@ -40,12 +42,14 @@ class KeyTable:
         if key is None:
             return True
         missing = [number for number in _numbers(key) if number not in self._due]
-        if not missing or len(self._due) + len(missing) <= self.most:
-            return True
-        if now >= self._next_pass:
+        if len(self._due) + len(missing) > self.most and missing and now >= self._next_pass:
             self._due = {number: due for number, due in self._due.items() if due > now}
             self._next_pass = max(now + PAUSE, min(self._due.values(), default=0.0))
-        return len(self._due) + len(missing) <= self.most
+        if missing and len(self._due) + len(missing) > self.most:
+            return False
+        for number in missing:
+            self._due[number] = now + DECIDING
+        return True
 
     def retry_after(self, now: float) -> float:
         """Seconds until a key may have been forgotten, when there is no room."""

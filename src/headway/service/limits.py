@@ -21,7 +21,8 @@ from headway.engines.uri import MEMORY, public
 from headway.errors import EngineUnavailable, InvalidArgument, InvalidLimit
 from headway.limiter.limiter import Limiter
 from headway.limiter.prefetch_options import Prefetch
-from headway.service.config import Changes, ConfigError, LimitConfig
+from headway.service.config import ConfigError, LimitConfig
+from headway.service.config_changes import Changes
 from headway.service.keys import KeyTable
 from headway.service.problems import Problem
 

@@ -19,7 +19,8 @@ from typing import Any, Final
 import uvicorn
 
 from headway.errors import HeadwayError
-from headway.service.config import Config, Difference
+from headway.service.config import Config
+from headway.service.config_changes import Difference
 from headway.service.protocol import BoundedProtocol
 from headway.service.running import DRAIN
 from headway.service.service import Service
@@ -172,7 +173,8 @@ def summary(found: Difference) -> str:
 
     >>> summary(Difference())
     'no changes'
-    >>> from headway.service.config import Changes, LimitConfig
+    >>> from headway.service.config import LimitConfig
+    >>> from headway.service.config_changes import Changes
     >>> summary(Difference(limits=Changes(added=(LimitConfig("api", "1/s"),)), server=("port",)))
     'limits: api added; port needs a restart'
     """

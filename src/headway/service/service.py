@@ -18,7 +18,8 @@ from headway.errors import HeadwayError
 from headway.once import Once
 from headway.service.acquire import Decider
 from headway.service.answers import Encoded, RememberedAnswers
-from headway.service.config import Config, ConfigError, Difference, GateConfig, difference, parse_config
+from headway.service.config import Config, ConfigError, GateConfig, parse_config
+from headway.service.config_changes import Difference, difference
 from headway.service.hosts import is_loopback
 from headway.service.limits import Limits
 from headway.service.metrics import Metrics
