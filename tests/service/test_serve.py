@@ -160,7 +160,7 @@ def test_a_server_that_is_killed_under_load_has_forgotten_no_grant(tmp_path):
 
 
 def test_of_two_servers_on_one_engine_one_is_killed(tmp_path):
-    text = '[limits.api]\nlimit = "300/hour"\nengine_timeout = 20\n'
+    text = '[limits.api]\nlimit = "1000/hour"\nengine_timeout = 20\n'
     engine = ("--engine", f"embedded://{tmp_path}/shared")
     with served(tmp_path, text, *engine) as first:
         second = Process("--config", str(first.file), *engine, folder=tmp_path)
@@ -174,7 +174,7 @@ def test_of_two_servers_on_one_engine_one_is_killed(tmp_path):
                 load.stop()
             second.end()
         granted = sum(load.granted for load in loads)
-        assert 300 - 2 <= granted <= 300
+        assert 1000 - 2 <= granted <= 1000
 
 
 def test_the_permits_of_a_server_that_was_killed_come_back(tmp_path):

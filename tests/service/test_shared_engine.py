@@ -8,6 +8,8 @@ import httpx
 import pytest
 from tests.service.virtual import Peer, problem
 
+from headway import EngineUnavailable
+from headway.limiter.shared_permits import SharedPermit
 from headway.service.config import parse_config
 from headway.service.service import Service
 from headway.service.web import web_app
@@ -173,5 +175,21 @@ def test_an_engine_that_is_away_and_comes_back(uri, valkey):
 
             await until(lambda: status(peer.acquire("closed")), 200)
             await until(lambda: status(peer.get("/readyz")), 200)
+
+    asyncio.run(main())
+
+
+def test_a_grant_whose_status_cannot_be_had_is_a_grant(uri, monkeypatch):
+    """After a wait the status is a round trip of its own, and the engine may be away by then."""
+
+    async def away(permit):
+        raise EngineUnavailable("redis://db", "timed out")
+
+    async def main():
+        async with serving(uri, f'[limits.calls]\nlimit = "1 concurrent"\n{PATIENT}') as peer:
+            monkeypatch.setattr(SharedPermit, "status_async", away)
+            reply = await peer.acquire("calls", wait=1)
+            assert (reply.status_code, reply.json()["status"]) == (200, None)
+            assert (await peer.release(reply.json()["permit"])).status_code == 200
 
     asyncio.run(main())

@@ -243,7 +243,7 @@ class Decider:
 
 
 async def _status(permit: Permit) -> Status | None:
-    """The status after a grant. None: it has to be asked for, and the engine is away; the permit is good all the same."""
+    """The status after a grant. None: it must be asked for, and the engine is away. The permit is good all the same."""
     try:
         return await permit.status_async()
     except EngineUnavailable:
