@@ -338,6 +338,11 @@ def test_slow_and_endless_heads_end_and_others_are_served(tmp_path):
         head = "POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         silent = raw(process, "")
         slow_head = raw(process, head)
+        empty_lines = raw(process, "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        said = b""
+        while not said.endswith(b'{"status":"ok"}'):
+            said += empty_lines.recv(4096)
+        empty_lines.sendall(b"\r\n")
         slow_body = raw(process, f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{")
         endless = raw(process, head)
         assert send_until_closed(
@@ -350,7 +355,7 @@ def test_slow_and_endless_heads_end_and_others_are_served(tmp_path):
             time.sleep(0.5)
         slow_body.settimeout(SOON)
         assert slow_body.recv(12) == b"HTTP/1.1 408"
-        for connection in (silent, slow_head):
+        for connection in (silent, slow_head, empty_lines):
             connection.settimeout(SOON)
             assert connection.recv(12) in (b"HTTP/1.1 408", b"")
         assert process.acquire("api").status == 200

@@ -36,6 +36,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._head is None and getattr(self.cycle, "response_complete", False):
+            # Between two requests. Empty lines may come before the next one, and end uvicorn's own time-out.
+            self._start_head()
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)

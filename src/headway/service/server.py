@@ -28,6 +28,8 @@ from headway.service.web import web_app
 
 POLL: Final = 1.0
 """Seconds between two looks at the file."""
+KEEP_ALIVE: Final = 60
+"""Seconds for which a connection is kept between two requests: a client that uses it again finds it open."""
 MAX_WEBSOCKET: Final = 1 << 21
 
 
@@ -127,6 +129,7 @@ def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
         server_header=False,
         lifespan="on",
         timeout_graceful_shutdown=DRAIN,
+        timeout_keep_alive=KEEP_ALIVE,
         ws_max_size=MAX_WEBSOCKET,
         **options,
     )
