@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-# What is compiled: every .py with a .pxd beside it. The stamp keeps the list, so that a deleted .pxd is noticed too.
-PXD    := $(sort $(shell find src -name '*.pxd'))
+# What is compiled: every .py with a .pxd beside it, and every .pyx. The stamp keeps the list, so that a deleted file is
+# noticed too.
+PXD    := $(sort $(shell find src -name '*.pxd' -o -name '*.pyx'))
 FORM   := $(VENV)/.form
 ifneq ($(PXD),$(strip $(shell cat $(FORM) 2>/dev/null)))
 .PHONY: $(FORM)

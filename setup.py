@@ -1,6 +1,7 @@
 """Decide which form of headway is built; everything else is in pyproject.toml.
 
-A module is compiled when a `.pxd` of the same name lies beside its `.py`. The compiled form is optional but
+A module is compiled when a `.pxd` of the same name lies beside its `.py`, or when it is a `.pyx`: that one calls a C
+library, and there is no interpreted form of it. The compiled form is optional but
 never partial: without a C compiler, without Cython or with HEADWAY_NO_EXT=1 the package is pure Python, and one
 line says so. An error in our own code is not hidden: where the tools are there, a module that does not compile
 fails the build.
@@ -28,7 +29,7 @@ DIRECTIVES = {
 def compiled_modules(source=SOURCE):
     """Map each module to compile to its file: {"headway.core.bucket": Path("src/headway/core/bucket.py")}."""
     pxds = [pxd for pxd in sorted(source.glob("headway/**/*.pxd")) if pxd.stem != "__init__"]
-    files = [pxd.with_suffix(".py") for pxd in pxds]
+    files = [pxd.with_suffix(".py") for pxd in pxds] + sorted(source.glob("headway/**/*.pyx"))
     return {".".join(file.relative_to(source).with_suffix("").parts): file for file in files}
 
 
@@ -65,7 +66,7 @@ def can_compile():
 def extensions():
     """The extensions to build; none for the pure form."""
     modules = compiled_modules()
-    reason = reason_for_pure() if modules else "no module has a .pxd"
+    reason = reason_for_pure() if modules else "no module is to be compiled"
     if reason:
         print(f"headway: pure Python form, {reason}", file=sys.stderr)
         return []

@@ -6,6 +6,7 @@
 - `calls.py`, `crowd.py`, `keys.py`: one caller, many threads on one limiter, a million keys
 - `redis.py`, `fleet.py`, `server.py`: a decision on Redis, many processes that wait there, the server for both
 - `prefetch.py`: decisions on borrowed tokens, and what it takes to have them
+- `once.py`: events that may happen once: submits, lateness, a million of them
 - `crew.py`: workers in processes of their own
 - `peers.py`: the other libraries, call for call
 - `sections.py`: the list of all that is measured; a new section (another engine, another front end) is one line there

@@ -1,6 +1,6 @@
 """All that `make bench` measures, in this order: peers last, because some of them start threads."""
 
-from bench import calls, crowd, keys, pacer, peers, prefetch, redis, stomp, waiters
+from bench import calls, crowd, keys, once, pacer, peers, prefetch, redis, stomp, waiters
 from bench.figure import Section
 
 SECTIONS: tuple[Section, ...] = (
@@ -9,6 +9,7 @@ SECTIONS: tuple[Section, ...] = (
     keys.SECTION,
     redis.SECTION,
     prefetch.SECTION,
+    once.SECTION,
     stomp.SECTION,
     waiters.SECTION,
     pacer.SECTION,

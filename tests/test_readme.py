@@ -47,7 +47,7 @@ PROMISES = {
         "test_readme.py::test_there_are_no_dependencies",
         "test_readme.py::test_no_thread_is_started",
         "test_build.py::test_wheel_works_in_an_empty_environment",
-        "test_build.py::test_every_pxd_is_in_the_build_list_and_nothing_else",
+        "test_build.py::test_every_pxd_and_pyx_is_in_the_build_list_and_nothing_else",
     ],
     "The hundred-and-first call within a minute waits.": [
         "test_readme.py::test_the_hundred_and_first_call",

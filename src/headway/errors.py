@@ -244,7 +244,7 @@ class GateFull(HeadwayError):
         self.max_pending = max_pending
         self.retry_after = retry_after
         super().__init__(
-            f"the gate holds {max_pending} events already, which is its max_pending: "
+            f"the gate holds {max_pending} event{'s' * (max_pending != 1)} already, which is its max_pending: "
             f"try again in {seconds_text(retry_after)}, or give it more room"
         )
 
@@ -288,15 +288,18 @@ class ChangesGone(HeadwayError):
 
     >>> print(ChangesGone(3, 120))
     the changes after clock 3 are not all kept any more, only those after 120: take a snapshot and go on from its clock
+    >>> print(ChangesGone(50, 0, clock=7))
+    the gate is at clock 7, and was not at 50 since it began or lost changes: take a snapshot and go on from its clock
     """
 
-    def __init__(self, since: int, oldest: int) -> None:
+    def __init__(self, since: int, oldest: int, clock: int | None = None) -> None:
         self.since = since
         self.oldest = oldest
-        super().__init__(
-            f"the changes after clock {since} are not all kept any more, only those after {oldest}: "
-            "take a snapshot and go on from its clock"
-        )
+        if clock is not None and since > clock:
+            problem = f"the gate is at clock {clock}, and was not at {since} since it began or lost changes"
+        else:
+            problem = f"the changes after clock {since} are not all kept any more, only those after {oldest}"
+        super().__init__(f"{problem}: take a snapshot and go on from its clock")
 
 
 class IdReused(HeadwayError, ValueError):

@@ -71,12 +71,11 @@ class Terminal:
 
 def test_rate_backlog_and_delay_are_shown():
     with Terminal("50/s") as terminal:
-        terminal.program.stdin.write(b"x\n" * 60)
-        shown = terminal.look(20, r"5\d lines  [45]\d\.\d/s")
-        # A screen that is read late has later ones too, at a rate that falls.
-        full = [line for line in re.findall(FIGURES, shown) if int(line[0]) >= 50 and float(line[1]) >= 40]
+        terminal.program.stdin.write(b"x\n" * 1000)  # 20 s of work: on a busy machine few screens are drawn
+        shown = terminal.look(20, r"\d lines  [45]\d\.\d/s  backlog .*delay [\d.,]+ \w+")
+        full = [line for line in re.findall(FIGURES, shown) if float(line[1]) >= 40]
         done, rate, backlog, delay = full[0]
-        assert int(done) <= 60
+        assert int(done) <= 1000
         assert float(rate) <= 60
         assert backlog.split()[1] in {"s", "ms", "us", "ns"}
         assert delay.split()[1] in {"s", "ms", "us", "ns"}

@@ -110,7 +110,11 @@ def test_a_full_gate_refuses_and_changes_nothing(timed_gate, call):
     with pytest.raises(GateFull) as error:
         call(gate.submit, "c", id="c")
     assert (error.value.max_pending, error.value.retry_after) == (2, 2.0)
+    assert str(error.value).startswith(
+        "the gate holds 2 events already, which is its max_pending: try again in 2 s"
+    )
     assert gate.snapshot() == before
+    assert [change.clock for change in gate.changes()] == [1, 2]
     assert gate.status("c") is None
     assert not gate.submit("a"), "a repeat needs no room"
     set_time(4)
@@ -128,6 +132,7 @@ def test_changes_continue_and_a_gap_is_never_hidden(timed_gate, call):
     with pytest.raises(ChangesGone) as error:
         call(gate.changes, 11)
     assert (error.value.since, error.value.oldest) == (11, 0)
+    assert str(error.value).startswith("the gate is at clock 10, and was not at 11")
     set_time(12)
     with pytest.raises(ChangesGone) as error:
         call(gate.changes)
@@ -189,8 +194,11 @@ def test_bad_input_is_named_and_changes_nothing(open_gate, call, verb, arguments
     with pytest.raises(InvalidArgument) as error:
         call(getattr(gate, verb), **arguments)
     assert error.value.argument == argument
-    assert gate.snapshot().clock == 0
+    assert str(error.value).startswith(f"{argument}=")
+    assert "is not accepted; give " in str(error.value)
     assert len(str(error.value)) < 500
+    assert (gate.snapshot().clock, gate.changes()) == (0, [])
+    assert gate.submit("a", id="a"), "nothing is remembered of it"
 
 
 @pytest.mark.parametrize(
@@ -223,15 +231,30 @@ def test_a_duration_that_cannot_be_read_points_at_the_fault(open_gate):
         open_gate("3 minuts")
 
 
-@pytest.mark.parametrize(("duration", "mode"), [(4, "strict"), (3, "only")])
+@pytest.mark.parametrize(("duration", "mode"), [(4, "strict"), (3600, "only")])
 def test_another_duration_or_mode_under_the_same_name_is_refused(open_gate, call, duration, mode):
-    gate = open_gate(3, "strict")
-    gate.submit("a")
-    with pytest.raises(LimitMismatch) as error:
-        call(open_gate(duration, mode).submit, "b")
-    assert error.value.existing == "strict 3s"
-    assert error.value.requested == f"{mode} {duration}s"
+    gate = open_gate(3600, "strict")
+    gate.submit("a", id="a")
+    before = gate.changes()
+    verbs = {
+        "submit": lambda other: call(other.submit, "b"),
+        "repeat": lambda other: call(other.submit, "a"),
+        "status": lambda other: call(other.status, "a"),
+        "changes": lambda other: call(other.changes),
+        "snapshot": lambda other: call(other.snapshot),
+        "subscribe": lambda other: next(other.subscribe()),
+        "guard": lambda other: other.guard("b")(lambda: None)(),
+    }
+    for verb, use in verbs.items():
+        with pytest.raises(LimitMismatch) as error:
+            use(open_gate(duration, mode))
+        assert error.value.existing == "strict 1 hour", verb
+        assert error.value.requested == f"{mode} {'4s' if duration == 4 else '1 hour'}", verb
+        assert "use another name" in str(error.value)
+    assert gate.changes() == before
     assert gate.snapshot().clock == 1
+    assert gate.status("a") is SUBMITTED, "and it is still the gate that it was"
+    assert not gate.submit("a")
 
 
 def test_gates_of_one_name_are_one(open_gate):

@@ -126,13 +126,15 @@ def test_a_slot_that_is_moved(make_cluster, connect):
         assert asyncio.run(fresh.try_acquire_async())
 
     _, new = move_slot(cluster, "headway:{moving}")
-    grants = []
+    asked, granted = [], []
     for _ in range(8):
+        asked.append(time.monotonic())
         limiter.acquire(timeout=NEVER).complete()
-        grants.append(time.monotonic())
+        granted.append(time.monotonic())
     asyncio.run(limiter.acquire_async(timeout=NEVER))
     assert new.client().exists("headway:{moving}")
-    assert all(later - first > 0.28 for first, later in zip(grants, grants[5:], strict=False))
+    # A caller that wakes late has its permit from earlier: what was decided is between the two times.
+    assert all(later - first > 0.28 for first, later in zip(asked, granted[5:], strict=False))
     # A ledger that is made while its slot is on its way is made at the new node: ASK.
     move_slot(cluster, "headway:{fresh}", between=between)
     assert fresh.acquire(timeout=NEVER)

@@ -34,53 +34,63 @@ class ScriptGate:
 
     def submit_all(self, now, events):
         """One command; for each event a function that returns its answer, or raises it."""
-        words = [
-            word for event, id, value in events for word in (event, id, "" if value is None else f"={value}")
-        ]
-        _, said = self.ask(now, "submit", *words)
-        return [partial(self._answer, *said[3 * i : 3 * i + 3], *events[i][:2]) for i in range(len(events))]
+        status, (said,) = self.ask(now, "submit", b"".join(body(*event) for event in events))
+        assert status == 0
+        answers = []
+        for event, id, _ in events:
+            outcome, clock, due, length = unpack("<BddI", said[:21])
+            text = said[22 : 21 + length].decode()
+            answers.append(partial(self._answer, outcome, clock, due, text, event, id))
+            said = said[21 + length :]
+        assert not said
+        return answers
 
-    def _answer(self, status, said, conflict, event, id):
-        status = unpack("<d", status)[0]
-        if status == 1:
-            raise GateFull(self.rule.max_pending, unpack("<d", said)[0] / 1e9)
-        if status == 2:
-            raise IdReused(id, said.decode(), event)
-        accepted, clock, due = map(int, unpack("<3d", said))
-        return Submission(bool(accepted), id, clock, due, conflict.decode() or None)
+    def _answer(self, outcome, clock, due, text, event, id):
+        if outcome == 5:
+            raise GateFull(self.rule.max_pending, due / 1e9)
+        if outcome == 4:
+            raise IdReused(id, text, event)
+        return Submission(outcome == 1, id, int(clock), int(due), text or None)
 
     def status(self, now, id):
-        _, said = self.ask(now, "status", id)
-        return EventStatus(int(unpack("<d", said[0])[0])) if said else None
+        _, said = self.ask(now, "status", f"i{id}")
+        return EventStatus(said[0][0]) if said else None
 
     def changes(self, since):
         status, said = self.ask(self.now, "changes", since, 1000)
-        return None if status == 4 else [self._line(line) for line in said[1:]]
+        return None if status == 2 else [self._line(line) for line in said[1]]
 
     def _line(self, line):
-        clock, status, time = map(int, unpack("<3d", line[:24]))
-        id, event, value = strings(line[24:])
-        return Change(clock, EventStatus(status), id, event, value, time)
+        clock, time, status = unpack("<ddB", line[:17])
+        id, event, value = texts(line[17:])
+        return Change(int(clock), EventStatus(status), id, event, value, int(time))
 
     def snapshot(self, now):
-        _, (lists,) = self.ask(now, "snapshot", 3)
-        found = []
-        for packed in (packed for some in lists for packed in some):
-            time, due, clock = map(int, unpack("<3d", packed[:24]))
-            id, event, value = strings(packed[24:])
-            found.append(Pending(id, event, value, time, due, clock))
+        """In parts of three: nothing happens between them."""
+        found, after, end = [], 0, 1
+        while after < end:
+            _, (place, some) = self.ask(now, "snapshot", int(after), 3)
+            after, end = unpack("<dd", place)
+            for packed in some:
+                time, clock = map(int, unpack("<dd", packed[:16]))
+                id, event, value = texts(packed[16:])
+                found.append(Pending(id, event, value, time, time + self.rule.duration, clock))
         return self.clock, tuple(found)
 
 
-def strings(packed):
+def body(event, id, value):
+    """What is kept of an event."""
+    words = [id.encode(), event.encode(), b"" if value is None else f"={value}".encode()]
+    return pack("<3I", *map(len, words)) + b"".join(words)
+
+
+def texts(packed):
     """An id, an event, and a value or None."""
-    found = []
-    for _ in range(2):
-        length = int(unpack("<d", packed[:8])[0])
-        found.append(packed[8 : 8 + length].decode())
-        packed = packed[8 + length :]
-    value = packed.decode()
-    return (*found, value[1:] if value else None)
+    one, two, three = unpack("<3I", packed[:12])
+    assert len(packed) == 12 + one + two + three
+    packed = packed[12:]
+    value = packed[one + two :].decode()
+    return packed[:one].decode(), packed[one : one + two].decode(), value[1:] if value else None
 
 
 def outcome(verb, *arguments):
@@ -136,14 +146,15 @@ def test_a_gate_of_another_kind_is_refused_and_unchanged(valkey, name):
     gate = ScriptGate(valkey.client(), f"{{{name}}}", rule)
     gate.submit(START, "a", "1", None)
     for other in (rule._replace(duration=11), rule._replace(strict=False)):
-        assert ScriptGate(valkey.client(), f"{{{name}}}", other).ask(START, "status", "1") == (3, [])
+        assert ScriptGate(valkey.client(), f"{{{name}}}", other).ask(START, "status", "i1") == (1, [])
     assert gate.snapshot(START)[0] == 1
 
 
 def test_nothing_is_left_behind_when_a_gate_is_idle(valkey, name):
     client, rule = valkey.client(), OnceRule(1000, True, 5, 1000)
     gate = ScriptGate(client, f"{{{name}}}", rule)
-    gate.submit(0, "a", "1", "value")
+    for number, event in enumerate("abb"):
+        gate.submit(0, event, str(number), "value")
     keys = client.keys(f"{{{name}}}*")
-    assert len(keys) == 8
+    assert len(keys) == 5
     assert all(0 < client.pttl(key) <= 61_000 for key in keys)

@@ -377,4 +377,4 @@ def test_reserve_and_reset_all_are_refused_clearly(borrow):
     with pytest.raises(NotPromised, match="beyond the end of a lease"):
         limiter.reserve()
     assert isinstance(outcome_of(limiter.reset_all), InvalidUse)
-    assert threads() == []
+    wait_until(lambda: threads() == [], "the end of the thread")

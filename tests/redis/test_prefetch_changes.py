@@ -203,7 +203,7 @@ def test_close_hands_back_at_once_and_ends_every_wait(borrow, direct, call):
     assert used
     assert isinstance(waiter.join()[0], LimiterClosed)
     assert direct("20/hour").acquire(cost=15, timeout=SOON)
-    assert threads() == []
+    wait_until(lambda: threads() == [], "the end of the thread")
     with pytest.raises(LimiterClosed):
         limiter.try_acquire()
     limiter.close()
@@ -221,7 +221,7 @@ def test_close_while_a_call_is_under_way_hands_back_what_that_brings(valkey, mak
     limiter.close()
     assert isinstance(waiter.join()[0], LimiterClosed)
     assert Limiter("20/hour", name=name, engine=valkey.url).acquire(cost=20, timeout=SOON)
-    assert threads() == []
+    wait_until(lambda: threads() == [], "the end of the thread")
 
 
 def test_slots_in_use_are_not_lent_to_others_after_close(borrow, direct):
@@ -338,7 +338,7 @@ def test_one_caller_that_waits_gets_as_much_as_many(borrow, direct):
 def test_there_is_no_thread_before_it_is_needed_and_one_for_many_keys(borrow):
     limiter = borrow("5/minute")
     limiter.peek()
-    assert threads() == []
+    wait_until(lambda: threads() == [], "the end of the thread")
     for key in "abcdef":
         assert limiter.acquire(key, timeout=NEVER)
     assert len(threads()) == 1

@@ -125,7 +125,7 @@ def test_a_resume_notices_that_lines_were_rewritten():
         "-1",
         "x",
         "1-",
-        "1-2-3",
+        "1-2",
         "1-2-9-4-a",
         "1-2-0-4-a",
         "1-2-3-4-%ff",

@@ -174,6 +174,15 @@ def test_a_whole_conversation():
     assert session.reason == "the peer has disconnected"
 
 
+def test_what_comes_behind_a_disconnect_is_not_kept():
+    session = connected()
+    (disconnect,) = session.receive(encode(Frame("DISCONNECT", {"receipt": "77"})) + b"x" * 10**6, 0)
+    assert session.buffered == 0
+    session.done(disconnect)
+    assert [frame.command for frame in told(session)] == ["RECEIPT"]
+    assert session.closed
+
+
 def test_a_refused_frame_is_an_error_with_its_receipt():
     session = connected()
     (subscribe,) = said(session, "SUBSCRIBE", {"id": "0", "destination": "/nowhere", "receipt": "5"})

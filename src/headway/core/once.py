@@ -49,7 +49,7 @@ Times are integer nanoseconds of one clock. An earlier one counts as the latest 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -143,7 +143,13 @@ class OnceRule(NamedTuple):
     retention: int
 
     def __str__(self) -> str:
-        return f"{'strict' if self.strict else 'only'} {duration_text(self.duration)}"
+        """As a person reads it.
+
+        >>> str(OnceRule(3 * 10**9, True, 10, 0)), str(OnceRule(3600 * 10**9, False, 10, 0))
+        ('strict 3s', 'only 1 hour')
+        """
+        text = duration_text(self.duration)
+        return f"{'strict' if self.strict else 'only'} {'' if text[0].isdigit() else '1 '}{text}"
 
 
 class OnceGate:
@@ -164,11 +170,12 @@ class OnceGate:
         self.rule = rule
         self.clock = 0
         self.now = LONG_AGO
-        # All in the order of time: what is old is in front.
-        self.pending: dict[str, Pending] = {}  # by event
-        self.seen: dict[str, Seen] = {}  # by event
+        # All in the order of time: what is old is in front. A plain dict finds its first key only behind the places of
+        # all that were deleted before it, which takes for ever with a million.
+        self.pending: OrderedDict[str, Pending] = OrderedDict()  # by event
+        self.seen: OrderedDict[str, Seen] = OrderedDict()  # by event
         self.log: deque[Change] = deque()
-        self.answers: dict[str, tuple[int, str, Submission, EventStatus]] = {}  # by id
+        self.answers: OrderedDict[str, tuple[int, str, Submission, EventStatus]] = OrderedDict()  # by id
 
     # -- time
 
@@ -230,8 +237,8 @@ class OnceGate:
     def _reject(self, now: int, event: str, id: str, seen: Seen) -> Submission:
         if self.rule.strict:
             # It counts: silence begins anew. And what it repeats is not let through.
-            del self.seen[event]
             self.seen[event] = Seen(now, id)
+            self.seen.move_to_end(event)
             repeated = self.pending.pop(event, None)
             if repeated is not None:
                 self._end(repeated, INVALIDATED, now)

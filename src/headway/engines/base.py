@@ -27,7 +27,7 @@ A new engine implements `Engine`, `Ledgers`, `Decision` and `Gate`, gets a line 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -365,7 +365,7 @@ class Gate(Protocol):
     def submit(self, event: str, id: str, value: str | None) -> Submission:
         """An event comes. Raises `GateFull` and `IdReused`, and has changed nothing then."""
 
-    async def submit_async(self, event: str, id: str, value: str | None) -> Submission: ...
+    def submit_async(self, event: str, id: str, value: str | None) -> Awaitable[Submission]: ...
 
     def status(self, id: str) -> EventStatus | None:
         """What became of a submission; None if it is not known (any more)."""

@@ -199,7 +199,7 @@ class Once:
         """Take a part of the log in; whether more is to be read."""
         began = seconds_of(log.began)
         if log.changes is None or since > log.clock or (found and found[-1].began != began):
-            raise ChangesGone(since, log.oldest)
+            raise ChangesGone(since, log.oldest, log.clock)
         found.extend(change_of(line, log.began) for line in log.changes)
         return bool(log.changes) and found[-1].clock < log.clock
 
@@ -219,12 +219,15 @@ class Once:
         `Change` or `Snapshot` of an earlier subscription says the clock value too, and also notices if the gate was
         lost and has begun anew since.
         """
-        began, last = None, None
+        began: int | None = None
+        last: tuple[str, int, int] | int | None = None
         if isinstance(since, Change | Snapshot):
             clock: int | None = since.clock
             began = ns_of(since.began)
             if isinstance(since, Change):
                 last = since.id, int(since.status), ns_of(since.time)
+            elif since.clock:
+                last = ns_of(since.time)
         else:
             clock = None if since is None else checked_clock(since)
         subscription = Subscription(self._open(), self._clock, clock, began, last)
@@ -301,8 +304,12 @@ def new_id() -> str:
     >>> uuid.UUID(new_id()).version
     4
     """
-    bits = int.from_bytes(os.urandom(16), "big") & ~(0xF000C << 60) | (0x40008 << 60)
-    return f"{bits:032x}"
+    digits = os.urandom(16).hex()
+    return f"{digits[:12]}4{digits[13:16]}{_VARIANT[digits[16]]}{digits[17:]}"
+
+
+_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
+"""The digit of a UUID that says how it is laid out."""
 
 
 def _rebuild(kind: type[Once], options: dict[str, Any]) -> Once:

@@ -55,6 +55,8 @@ def checked_id(id: Any) -> str:
 
 
 def _text(argument: str, value: Any, most: int, other: str = "") -> str:
+    if type(value) is str and value.isascii() and len(value) <= most:  # nearly always, and quickly told
+        return value
     accepted = f"a str of at most {most} bytes in UTF-8{other}"
     if not isinstance(value, str):
         raise InvalidArgument(argument, value, accepted)

@@ -7,6 +7,12 @@ has forgotten the last lines of the log (a failover, a crash of a machine) and h
 a key frame on, changes follow without gaps again. So a consumer that applies both never has a wrong state without
 knowing.
 
+Lines that were forgotten and written anew are noticed by the last line that was handed out: is it still the same one?
+A key frame stands for its last line, so that is read with it. A subscription that goes on from a key frame of another
+one does not know the line, only that it was not later than the key frame. That is enough where the clock of a server
+that takes over is not behind by more than the failover took. A line can be missed as long as it is kept, so a gate's
+retention should be longer than the lag of replication.
+
 It is written once, as a generator that yields what it needs (a part of the log, a snapshot, a sleep), and driven twice.
 A sleeper is woken by the gate; it does not poll. It is registered as a watcher only while it looks and sleeps, so a
 subscription that is dropped, or copied by a fork, leaves nothing behind.
@@ -70,7 +76,7 @@ class Subscription:
         clock: Clock,
         since: int | None,
         began: int | None = None,
-        last: Mark | None = None,
+        last: Mark | int | None = None,
     ) -> None:
         self._gate = gate
         self._clock = clock
@@ -78,7 +84,8 @@ class Subscription:
         # far as that is known.
         self._since = since
         self._began = began
-        # The last line that was handed out, and on which run of the engine it was seen to be there.
+        # The last line that was handed out, or a time than which it is not later; and on which run of the engine it was
+        # seen to be there.
         self._last = last
         self._run: int | None = None
         # Read, and not handed out yet: `_since` is further by these.
@@ -104,9 +111,9 @@ class Subscription:
             if self._ready:
                 return self._ready.popleft()
             if self._since is None:
-                self._restart((yield SNAPSHOT, None))
+                yield from self._take_snapshot()
                 continue
-            log = gate.news(self._since)
+            log = self._news(self._since)
             if log is None or not self._fits(log) or log.run != self._run:
                 log = self._checked((yield READ, self._since - (self._last is not None)))
             if not self._fits(log):
@@ -117,13 +124,34 @@ class Subscription:
                 yield PARK, gate.next_look_ns()
         return None
 
+    def _news(self, since: int) -> GateLog | None:
+        """What the gate tells unasked, if that follows on the last line that was handed out.
+
+        Commands may have reached another server than the one that the news is from, and that one may have written other
+        lines. So news counts if it has the last line too. If not, it is good for knowing that there is nothing new.
+        """
+        last = self._last
+        if not isinstance(last, tuple):
+            return self._gate.news(since)
+        log = self._gate.news(since - 1)
+        if log is not None and log.changes:
+            first, *others = log.changes
+            return log._replace(changes=others) if mark_of(first) == last else None
+        log = self._gate.news(since)
+        return None if log is None or log.changes else log
+
     def _checked(self, log: GateLog) -> GateLog:
         """Lines that begin with the last one that was handed out, without it; no lines if it is another one now."""
-        self._run = log.run
-        if self._last is None or not log.changes:
-            return log
-        first, *others = log.changes
-        return log._replace(changes=others if mark_of(first) == self._last else None)
+        last = self._last
+        if last is not None and log.changes:
+            first, *others = log.changes
+            same = first.time <= last if isinstance(last, int) else mark_of(first) == last
+            log = log._replace(changes=others if same else None)
+            if same:
+                self._last = mark_of(first)
+        if self._fits(log):
+            self._run = log.run  # not before: the engine may fail before there is a key frame
+        return log
 
     def _fits(self, log: GateLog) -> bool:
         """Whether these lines follow on what was handed out."""
@@ -141,7 +169,24 @@ class Subscription:
         if self._began is not None and self._began != log.began and log.oldest == 0:
             self._restart(GateView(log.began, CoreSnapshot(0, log.began, ())))
         else:
-            self._restart((yield SNAPSHOT, None))
+            yield from self._take_snapshot()
+
+    def _take_snapshot(self) -> Generator[tuple[str, int | None], Any, None]:
+        """A key frame and its last line, if that is kept; again if the engine has forgotten lines in between."""
+        while True:
+            view: GateView = yield SNAPSHOT, None
+            clock, time, _ = view.snapshot
+            if clock == 0:
+                self._restart(view)
+                return
+            log: GateLog = yield READ, clock - 1
+            lines = log.changes
+            if log.began == view.began and clock <= log.clock and (not lines or lines[0].time <= time):
+                self._restart(view)
+                if lines:
+                    self._run, self._last = log.run, mark_of(lines[0])
+                    self._hand_out(log._replace(changes=lines[1:]))
+                return
 
     def _restart(self, view: GateView) -> None:
         self._began, self._since, self._last = view.began, view.snapshot.clock, None
@@ -200,7 +245,8 @@ class Subscription:
     @property
     def position(self) -> Position | None:
         """What was handed out last; None before the first key frame. What `next_now` has said None after is all."""
-        return None if self._since is None else Position(self._since, self._began, self._last)
+        last = self._last if isinstance(self._last, tuple) else None
+        return None if self._since is None else Position(self._since, self._began, last)
 
     async def next_now(self) -> Change | Snapshot | None:
         """What comes next, if it is there now; None if it would have to be waited for, or this is closed."""

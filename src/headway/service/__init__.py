@@ -5,6 +5,7 @@
     bodies      reads a request's body: bounded, JSON, with the members that are known
     problems    errors as problem+json (RFC 9457): which error of headway is which status
     hosts       which names a request may call this server by
+    grpc        gRPC on libnghttp2, for calls with one message each way
     running     runs an application with uvicorn: an address that is in use, Ctrl-C
     client      the other side of the plain HTTP, by the standard library
     watching    the other side of STOMP: a gate's state and changes, through lost connections

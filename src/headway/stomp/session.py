@@ -191,6 +191,9 @@ class Session:
                     events.append(self._on_frame(found))
         except StompError as error:
             events.append(self._fail(str(error)))
+        if self.state is State.LEAVING:
+            # What came behind the DISCONNECT is not read, nor kept until the program has answered it.
+            self._parser = Parser("1.2")
         return events
 
     def take(self, now: int) -> list[bytes]:

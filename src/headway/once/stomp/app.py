@@ -35,7 +35,7 @@ as text or binary messages, cut anywhere.
     {"clock":7,"status":"SUBMITTED","id":"delivery-1","event":"order 7","value":null,
      "time":1731772803.5,"began":1731772800.0}
 
-    a key frame (kind:KEY_FRAME, message-id:6-1731772800000000)
+    a key frame (kind:KEY_FRAME, message-id:6-1731772800000000-1731772801000000)
     {"clock":6,"time":1731772801.0,"began":1731772800.0,"duration":300.0,"mode":"strict",
      "pending":[{"id":"a","event":"order 6","value":null,"time":1731772800.5,"due":1731773100.5,"clock":6}]}
 

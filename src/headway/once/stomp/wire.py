@@ -3,7 +3,7 @@
 A `message-id` is also what to resume with. It says which line was seen last, and of which gate, so that a server can
 tell whether its log still goes on from there:
 
-    {clock}-{began}                            after a key frame
+    {clock}-{began}-{time}                     after a key frame
     {clock}-{began}-{status}-{time}-{id}       after a change; status 1 SUBMITTED, 2 INVALIDATED, 3 PUBLISHED
 
 Times in it are whole microseconds since 1970. Names of gates and ids of events may be any text, and headers may not
@@ -125,28 +125,28 @@ def since_text(item: Change | Snapshot) -> str:
     """The message id.
 
     >>> since_text(Snapshot(7, 1.5, (), 1.0))
-    '7-1000000'
+    '7-1000000-1500000'
     >>> since_text(Change(8, EventStatus.PUBLISHED, "a b", "pizza", None, 1.5, 1.0))
     '8-1000000-3-1500000-a%20b'
     """
     began = ns_of(item.began) // 1000
     if isinstance(item, Snapshot):
-        return f"{item.clock}-{began}"
+        return f"{item.clock}-{began}-{ns_of(item.time) // 1000}"
     return f"{item.clock}-{began}-{int(item.status)}-{ns_of(item.time) // 1000}-{quote(item.id, safe='')}"
 
 
 def parse_since(text: str) -> int | Change | Snapshot:
     """A `since` header, for `Once.subscribe`: a clock value, or the id of the last message that was seen.
 
-    >>> parse_since("7"), parse_since("7-1000000")
-    (7, Snapshot(clock=7, time=1.0, pending=(), began=1.0))
+    >>> parse_since("7"), parse_since("7-1000000-1500000")
+    (7, Snapshot(clock=7, time=1.5, pending=(), began=1.0))
     >>> parse_since("8-1000000-3-1500000-a%20b").id
     'a b'
     """
     clock, *more = text.split("-", 4)
     numbers = [clock, *more[:3]]
     try:
-        if len(more) not in (0, 1, 4) or not all(one.isascii() and one.isdigit() for one in numbers):
+        if len(more) not in (0, 2, 4) or not all(one.isascii() and one.isdigit() for one in numbers):
             raise ValueError
         if any(len(one) > 17 for one in numbers):
             raise ValueError
@@ -154,8 +154,8 @@ def parse_since(text: str) -> int | Change | Snapshot:
         if not more:
             return value
         began = seconds_of(int(more[0]) * 1000)  # as a gate does, so that the same float comes out
-        if len(more) == 1:
-            return Snapshot(value, began, (), began)
+        if len(more) == 2:
+            return Snapshot(value, seconds_of(int(more[1]) * 1000), (), began)
         status = ENDS[int(more[1])]
         return Change(
             value, status, unquote(more[3], errors="strict"), "", None, seconds_of(int(more[2]) * 1000), began

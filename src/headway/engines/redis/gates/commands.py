@@ -1,4 +1,4 @@
-"""Commands to a gate on a server, and their answers as bytes: numbers in front, then texts with their lengths.
+"""Commands to a gate on a server, sent for a thread, or for tasks together.
 
 Every command may be sent twice: a submission has an id, by which the server knows it again, and all others only look.
 So a command whose answer was lost is simply sent again, at once on another connection, and no outcome is unknown for
@@ -8,21 +8,28 @@ longer than a caller retries.
 from __future__ import annotations
 
 import asyncio
-import copy
 import sys
-from struct import unpack, unpack_from
-from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from struct import unpack_from
+from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
-from headway.core.once import Change, EventStatus, Pending, Submission
-from headway.engines.redis.client.reconfigure import run_plain
+from headway.core.once import Submission
 from headway.engines.redis.client.registry import escape
+from headway.engines.redis.gates.codec import (
+    AGAIN,
+    LOST,
+    OTHER,
+    Head,
+    body_of,
+    is_ok,
+    read_said,
+)
+from headway.engines.redis.gates.together import Together
 from headway.engines.redis.net.connections import CONNECTION_ERRORS, LoopEnded, exchange_async
-from headway.engines.redis.script.protocol import TICK, framed, numbers
+from headway.engines.redis.script.protocol import TICK, command, framed, no_script, numbers
 from headway.engines.redis.script.scripts import plain_script
-from headway.errors import GateFull, IdReused, LimitMismatch, UnsupportedAsync
+from headway.errors import LimitMismatch, UnsupportedAsync
 
 if TYPE_CHECKING:
     from headway.engines.base import GateTerms
@@ -30,31 +37,11 @@ if TYPE_CHECKING:
     from headway.engines.redis.net.connections import Flow
     from headway.engines.redis.net.pool import ServerPool
 
-OK, FULL, REUSED, OTHER, GONE, LOST = range(6)
-"""How an answer begins, as in `script/lua/once.lua`."""
 ATTEMPTS = 4
-LINES, EVENTS = 200, 1000
-"""How many lines of the log one answer has, and how many pending events one list of it."""
-
 ALWAYS = "it is always elsewhere, or lost"
-MOST_TOGETHER, MOST_BYTES = 64, 262144
-"""How many events travel in one command."""
-
 ERRORS = (ReplyError, *CONNECTION_ERRORS)
 
-
-class Head(NamedTuple):
-    """The numbers in front of every answer; times are ticks of the server's clock, `due` is 0 if nothing is pending."""
-
-    status: int
-    now: int
-    clock: int
-    began: int
-    due: int
-
-    @classmethod
-    def read(cls, data: bytes) -> Head:
-        return cls(*map(int, unpack_from("<5d", data)))
+Answer = tuple[Head, list[Any]]
 
 
 class GateCommands:
@@ -69,57 +56,74 @@ class GateCommands:
         self.root = f"{engine.namespace}:once:{{{escape(self.name)}}}".encode()
         # What `Engine.pool_of` looks at.
         self.keys = (self.root,)
-        self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
+        self._together: dict[asyncio.AbstractEventLoop, Together] = {}
         self._numbers = (rule.duration // TICK, rule.strict, rule.max_pending, rule.retention // TICK)
         self._front = framed(b"EVALSHA", plain_script("once").sha, b"1", self.root)
-        self._framed = framed(numbers(0, *self._numbers))
+        self._submit = b"*7\r\n" + self._front + framed(numbers(0, *self._numbers), b"submit")
 
-    def _flow(self, words: tuple[bytes, ...]) -> Flow[Any]:
-        return run_plain("once", b"1", self.root, self._packed(), *words)
+    # -- commands as bytes -------------------------------------------------------------------------------
+
+    def payload(self, *words: bytes) -> bytes:
+        """A command, for a server that knows the script."""
+        return b"*%d\r\n%b%b" % (5 + len(words), self._front, framed(self._packed(), *words))
+
+    def submit_payload(self, bodies: bytes) -> bytes:
+        """A command that submits events."""
+        if self.engine.fixed_time:
+            return self.payload(b"submit", bodies)
+        return b"%b$%d\r\n%b\r\n" % (self._submit, len(bodies), bodies)
 
     def _packed(self) -> bytes:
         return numbers(self.engine.fixed_time, *self._numbers)
 
     # -- sending -----------------------------------------------------------------------------------------
 
-    def _payload(self, words: tuple[bytes, ...]) -> bytes:
-        """The command as bytes, for a server that knows the script: nearly all of it is the same each time."""
-        numbers = self._framed if not self.engine.fixed_time else framed(self._packed())
-        return b"*%d\r\n%b%b%b" % (5 + len(words), self._front, numbers, framed(*words))
-
-    def send(self, *words: bytes) -> tuple[Head, list[Any]]:
-        """From a thread."""
+    def _send_once(self, payload: bytes) -> Any:
+        """From a thread, on a connection that is open. Nearly always that is all; None, or an error, is for `send`."""
         pool = self.engine.pool_of(self)
         connection = pool.spare()
-        if connection is not None:
-            # Nearly always that is all; whatever else comes is for the slow way, which may send the command again.
+        if connection is None:
+            return None
+        try:
+            if self.timeout_ns < self.engine.timeout * 1e9:  # others have more time
+                connection.limit(self.timeout_ns)
+            reply = connection.call(payload)
+        except CONNECTION_ERRORS as error:
+            connection.close()
+            self._next_pool(pool, error)
+            return None
+        except BaseException:
+            connection.close()
+            raise
+        pool.put_back(connection)
+        return reply
+
+    def send(self, payload: bytes) -> Answer:
+        """From a thread."""
+        reply = self._send_once(payload)
+        if type(reply) is list and type(answer := self.read(reply)) is tuple:
+            return answer
+        pool = self.engine.pool_of(self)
+        attempts = ATTEMPTS
+        while attempts:
             try:
-                if self.timeout_ns < self.engine.timeout * 1e9:  # others have more time
-                    connection.limit(self.timeout_ns)
-                reply = connection.call(self._payload(words))
-            except CONNECTION_ERRORS as error:
-                connection.close()
-                pool = self._next_pool(pool, error)
-            except BaseException:
-                connection.close()
-                raise
-            else:
-                pool.put_back(connection)
-                if type(reply) is list and (answer := self._read(reply)) is not None:
+                answer = self.read(pool.exchange(_flow(payload), self.timeout_ns))
+                if type(answer) is tuple:
                     return answer
-        for _ in range(ATTEMPTS):
-            try:
-                if (answer := self._read(pool.exchange(self._flow(words), self.timeout_ns))) is not None:
-                    return answer
+                attempts -= answer == LOST
             except ERRORS as error:
+                attempts -= 1
                 pool = self._next_pool(pool, error)
         raise self.engine.unavailable(ConnectionError(ALWAYS))
 
-    async def send_async(self, *words: bytes) -> tuple[Head, list[Any]]:
-        """From a task, on the connection that all tasks of its loop share."""
+    async def send_async(self, payload: bytes, trouble: Exception | None = None) -> Answer:
+        """From a task, on the connection that all tasks of its loop share; `trouble` is why it was sent in vain."""
         loop = running_loop()
         pool = self.engine.pool_of(self)
-        for _ in range(ATTEMPTS):
+        if trouble is not None:
+            pool = self._next_pool(pool, trouble)
+        attempts = ATTEMPTS
+        while attempts:
             connection = None
             try:
                 deadline = loop.time() + self.timeout_ns / 1e9
@@ -129,10 +133,12 @@ class GateCommands:
                 if connection.full:
                     await connection.room()
                     deadline = loop.time() + self.timeout_ns / 1e9
-                found = await exchange_async(connection, self._flow(words), deadline)
-                if (answer := self._read(found)) is not None:
+                answer = self.read(await exchange_async(connection, _flow(payload), deadline))
+                if type(answer) is tuple:
                     return answer
+                attempts -= answer == LOST
             except ERRORS as error:
+                attempts -= 1
                 if connection is not None and not isinstance(error, ReplyError):
                     connection.close()
                 pool = self._next_pool(pool, error)
@@ -150,104 +156,54 @@ class GateCommands:
             raise engine.unavailable(error) from error
         return engine.pool_of(self)
 
-    def _read(self, answer: list[Any]) -> tuple[Head, list[Any]] | None:
-        """What an answer says; None if the gate was lost, and the command is to be sent to the next one."""
-        head = Head.read(answer[0])
+    def read(self, reply: list[Any]) -> Answer | int:
+        """What a reply says, or why the command is to be sent again: the gate was lost, and the next one begins (LOST),
+        or the command has done as much as one may, and is to go on (AGAIN)."""
+        head = Head.read(reply[0])
         if head.status == LOST:
             self.engine.log_once(
                 ConnectionError(f"gate {self.name!r} has lost a part of itself, and begins anew")
             )
-            return None
+            return LOST
+        if head.status == AGAIN:
+            return AGAIN
         if head.status == OTHER:
-            duration, strict = unpack_from("<2d", answer[0], 32)
+            duration, strict = unpack_from("<2d", reply[0], 32)
             kept = self.rule._replace(duration=int(duration) * TICK, strict=bool(strict))
             raise LimitMismatch(self.name, str(kept), str(self.rule))
-        return head, answer[1:]
+        return head, reply[1:]
 
     # -- submitting --------------------------------------------------------------------------------------
 
     def submit(self, event: str, id: str, value: str | None) -> Submission:
-        _, said = self.send(b"submit", event.encode(), id.encode(), _value(value))
-        return self._submission(said, event, id)
+        payload = self.submit_payload(body_of(event, id, value))
+        reply = self._send_once(payload)
+        said = reply[1] if type(reply) is list and is_ok(reply[0]) else self.send(payload)[1][0]
+        found, _ = read_said(said, 0, self.rule, event, id)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    async def submit_async(self, event: str, id: str, value: str | None) -> Submission:
+    def submit_async(self, event: str, id: str, value: str | None) -> asyncio.Future[Submission]:
         """Events of tasks that are submitted in one turn of their loop travel together."""
         loop = running_loop()
         together = self._together.get(loop)
         if together is None:
-            together = self._together[loop] = Together(self)
-        return self._submission(await together.add(loop, event, id, _value(value)), event, id)
-
-    def _submission(self, answer: list[bytes], event: str, id: str) -> Submission:
-        status, said, conflict = answer
-        outcome = unpack("<d", status)[0]
-        if outcome == FULL:
-            raise GateFull(self.rule.max_pending, unpack("<d", said)[0] / 1e6)
-        if outcome == REUSED:
-            raise IdReused(id, said.decode(), event)
-        accepted, clock, due = unpack("<3d", said)
-        return Submission(accepted == 1, id, int(clock), int(due) * TICK, conflict.decode() or None)
+            for ended in [other for other in self._together if other.is_closed()]:
+                self._together.pop(ended, None)
+            together = self._together[loop] = Together(self, loop)
+        return together.add(event, id, value)
 
 
-class Together:
-    """Submissions of one loop that wait for the end of its turn."""
-
-    def __init__(self, commands: GateCommands) -> None:
-        self.commands = commands
-        self.words: list[bytes] = []
-        self.size = 0
-        self.futures: list[asyncio.Future[list[bytes]]] = []
-        # asyncio keeps no task alive.
-        self.tasks: set[asyncio.Task[None]] = set()
-
-    def add(
-        self, loop: asyncio.AbstractEventLoop, event: str, id: str, value: bytes
-    ) -> asyncio.Future[list[bytes]]:
-        words = (event.encode(), id.encode(), value)
-        size = len(words[0]) + len(words[1]) + len(value)
-        if len(self.futures) >= MOST_TOGETHER or (self.futures and self.size + size > MOST_BYTES):
-            self.flush(loop)
-        if not self.futures:
-            loop.call_soon(self.flush, loop)
-        future: asyncio.Future[list[bytes]] = loop.create_future()
-        self.futures.append(future)
-        self.words += words
-        self.size += size
-        return future
-
-    def flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self.futures:
-            futures, words = self.futures, self.words
-            self.futures, self.words, self.size = [], [], 0
-            task = loop.create_task(self._send(futures, words))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
-
-    async def _send(self, futures: list[asyncio.Future[list[bytes]]], words: list[bytes]) -> None:
-        try:
-            _, said = await self.commands.send_async(b"submit", *words)
-        except BaseException as error:
-            for future in futures:
-                if not future.done():
-                    if isinstance(error, Exception):
-                        future.set_exception(_copied(error, first=future is futures[0]))
-                    else:
-                        future.cancel()
-            if not isinstance(error, Exception):
-                raise
-            return
-        for i, future in enumerate(futures):
-            if not future.done():
-                future.set_result(said[3 * i : 3 * i + 3])
-
-
-def _copied(error: Exception, *, first: bool) -> Exception:
-    """An error for each caller: one that is raised in several tasks would collect the frames of all."""
-    if first:
-        return error
-    other = copy.copy(error)
-    other.__cause__ = error.__cause__
-    return other
+def _flow(payload: bytes) -> Flow[list[Any]]:
+    """A command, and the script before it if the server does not know it."""
+    reply = yield payload
+    if isinstance(reply, Exception) and no_script(reply):
+        yield command(b"SCRIPT", b"LOAD", plain_script("once").text)
+        reply = yield payload
+    if isinstance(reply, Exception):
+        raise reply
+    return reply  # type: ignore[no-any-return]
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
@@ -255,45 +211,3 @@ def running_loop() -> asyncio.AbstractEventLoop:
     if loop is None:
         raise UnsupportedAsync("trio" if "trio" in sys.modules else None)
     return loop
-
-
-def _value(value: str | None) -> bytes:
-    """A value that is there has a sign in front."""
-    return b"" if value is None else b"=" + value.encode()
-
-
-# -- texts ---------------------------------------------------------------------------------------------------------
-
-
-def read_line(line: bytes) -> Change:
-    """A line of the log."""
-    clock, status, time = map(int, unpack_from("<3d", line))
-    id, event, value = _texts(line, 24)
-    return Change(clock, EventStatus(status), id, event, value, time * TICK)
-
-
-def read_pending(packed: bytes) -> Pending:
-    time, due, clock = map(int, unpack_from("<3d", packed))
-    id, event, value = _texts(packed, 24)
-    return Pending(id, event, value, time * TICK, due * TICK, clock)
-
-
-def _texts(packed: bytes, at: int) -> tuple[str, str, str | None]:
-    """An id, an event, and a value or None; the value needs no length, and has a sign that it is there."""
-    found = []
-    for _ in range(2):
-        end = at + 8 + int(unpack_from("<d", packed, at)[0])
-        found.append(packed[at + 8 : end].decode())
-        at = end
-    value = packed[at:].decode()
-    return found[0], found[1], value[1:] if value else None
-
-
-def read_news(data: bytes) -> tuple[Head, list[Change]]:
-    """A message of the gate's channel: the numbers, and the lines that are new, unless they are too many."""
-    lines, at = [], 40
-    while at < len(data):
-        end = at + 8 + int(unpack_from("<d", data, at)[0])
-        lines.append(read_line(data[at + 8 : end]))
-        at = end
-    return Head.read(data), lines

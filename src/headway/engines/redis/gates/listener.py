@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from headway.core.once import Change
 from headway.engines.base import GateLog
-from headway.engines.redis.gates.commands import GateCommands, Head, read_news
+from headway.engines.redis.gates.codec import Head, read_news
+from headway.engines.redis.gates.commands import GateCommands
 from headway.engines.redis.net.connections import CONNECTION_ERRORS
 from headway.engines.redis.net.pubsub import PubSubConnection, Rejected
 from headway.engines.redis.script.protocol import TICK
@@ -127,7 +128,7 @@ class Tail:
     def look(self, now: float) -> None:
         """Ask the server how things stand, which publishes what is due."""
         self.looked = now
-        head, _ = self.commands.send(b"status", b"")
+        head, _ = self.commands.send(self.commands.payload(b"status", b"i"))
         now = time.monotonic()
         self._plan(head, now)
         other = head.began * TICK != self.began
