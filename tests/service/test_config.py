@@ -151,6 +151,7 @@ WRONG = {
     "a limit as a string for each metric",
     '[limits.api]\nlimit = "1/s"\nlease = -1': "headway.toml: [limits.api] lease = -1 is not accepted; give seconds "
     'from 0.1 to 86400, or a duration such as "250ms"',
+    '[limits.api]\nlimit = "1/s"\nengine_timeout = 1.8e299': "[limits.api] engine_timeout = 1.8e+299 is not accepted",
     '[limits.api]\nlimit = "1/s"\nmax_keys = true': "[limits.api] max_keys = True is not accepted; give an integer "
     "from 1 to 100000000",
     '[limits.api]\nlimit = "1/s"\nshadow = "yes"': "[limits.api] shadow = 'yes' is not accepted; give true or false",

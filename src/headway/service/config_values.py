@@ -155,7 +155,8 @@ def seconds(least: float, most: float) -> Callable[[Any], float]:
 
     def read(value: Any) -> float:
         ns = span_of(value)
-        if ns is None or not least <= ns / 1e9 <= most:
+        # Integers: a float of nanoseconds may be too large to be one of seconds.
+        if ns is None or not round(least * 1e9) <= ns <= round(most * 1e9):
             raise Refused(f'seconds from {least:g} to {most:g}, or a duration such as "250ms"')
         return ns / 1e9
 
