@@ -62,7 +62,7 @@ VERBS = {
 }  # fmt: skip
 PERMIT = {
     "abandon", "cancel", "check", "complete", "cost", "delay", "ended", "expires_in", "key", "settle", "status",
-    "wait", "wait_async",
+    "status_async", "wait", "wait_async",
 }  # fmt: skip
 
 

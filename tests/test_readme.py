@@ -226,6 +226,23 @@ PROMISES = {
         "redis/test_once_faults.py::test_lines_that_a_server_has_forgotten_and_written_anew_are_noticed",
         "redis/test_once_faults.py::test_a_gate_that_was_lost_begins_anew_and_its_subscribers_know",
     ],
+    "`headway serve` gives limits and gates to every language over HTTP and JSON "
+    "(`pip install '.[cli,server,embedded]'`):": [
+        "service/test_serve.py::test_the_lines_of_the_readme_run_as_written",
+        "service/test_serve.py::test_the_lines_of_the_guide_run_as_written",
+        "service/test_serve.py::test_gates_are_served_over_http_and_stomp",
+    ],
+    "A request may wait: it is answered when its permit comes, and a client that disconnects gives its place back.": [
+        "service/test_acquire.py::test_a_wait_is_granted_in_its_turn_and_at_its_time",
+        "service/test_acquire.py::test_a_client_that_disconnects_gives_its_place_in_the_queue_back",
+        "service/test_serve.py::test_a_client_that_disconnects_while_it_waits_leaves_the_queue",
+    ],
+    "The permits of a client that vanished come back.": [
+        "service/test_acquire.py::test_a_permit_that_counts_until_its_end_has_an_id_and_a_lease",
+    ],
+    "A server that is killed has forgotten no grant: docs/service.md.": [
+        "service/test_serve.py::test_a_server_that_is_killed_under_load_has_forgotten_no_grant",
+    ],
     "`headway events serve` serves gates to any language, over plain HTTP and over STOMP on WebSocket; `submit` tells "
     "by its exit code whether the event was accepted, and `watch` shows a gate live.": [
         "cli/test_events.py::test_what_is_printed_can_be_tried_as_it_stands",

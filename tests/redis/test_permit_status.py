@@ -48,6 +48,23 @@ def test_only_the_first_look_is_a_round_trip(valkey, name):
     assert commands(valkey) == before + 4
 
 
+def test_in_a_task_the_first_look_does_not_block_the_loop(valkey, name):
+    limiter = Limiter("9/hour", name=name, engine=valkey.url, engine_timeout=NEVER)
+
+    async def main():
+        permits = [await limiter.acquire_async() for _ in range(2)]
+        looks = [asyncio.ensure_future(permit.status_async()) for permit in permits]
+        await asyncio.sleep(0)
+        assert not any(look.done() for look in looks), "the loop has run while the engine was asked"
+        first = [(await look).remaining for look in looks]
+        before = commands(valkey)
+        later = await limiter.acquire_async()
+        assert ((await later.status_async()).remaining, commands(valkey)) == (6, before + 1)
+        return first
+
+    assert asyncio.run(main()) == [7, 7]
+
+
 def test_a_status_is_of_its_grant_and_not_of_the_moment_it_is_read(valkey, name):
     limiter = Limiter("9/hour", name=name, engine=valkey.url, engine_timeout=NEVER)
     limiter.acquire().status  # noqa: B018

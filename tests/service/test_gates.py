@@ -347,6 +347,7 @@ def test_a_gate_that_other_terms_were_kept_under(tmp_path):
 
 
 def test_every_type_of_problem_is_on_the_page():
-    page = Path(__file__).parent.parent.parent.joinpath("docs", "events.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parent.parent.parent / "docs"
+    page = "".join((docs / name).read_text(encoding="utf-8") for name in ("events.md", "service.md"))
     rows = dict(re.findall(r"^\| `urn:headway:([a-z-]+)` \| (\d+) \|", page, re.MULTILINE))
     assert rows == {kind: str(status) for kind, (status, _) in TYPES.items()}

@@ -14,6 +14,7 @@ from headway.cli.explain import explain
 from headway.cli.lab import app as lab
 from headway.cli.lab_prefetch import prefetch
 from headway.cli.pace import pace, plot
+from headway.cli.serve import serve
 
 app = typer.Typer(
     name="headway",
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(explain)
 app.command()(pace)
+app.command()(serve)
 
 try:
     from headway.cli.inspect import inspect, reset

@@ -135,6 +135,10 @@ class Permit:
             keys[index], costs[index] = key, cost
         return status_of(store.snapshot(tuple(keys), tuple(costs)), names)
 
+    async def status_async(self) -> Status:
+        """`status` for a task: a shared engine may have to be asked."""
+        return self.status
+
     def _status_of_ledger(self) -> Status:
         ledger, now = self._ledger, self._clock.now()
         assert ledger is not None

@@ -63,6 +63,14 @@ class SharedPermit(Permit):
         limiter.ledgers.report_grants()
         return limiter.run(limiter.peeking(self._asked, self.cost))
 
+    async def status_async(self) -> Status:
+        """`status` for a task."""
+        limiter = self._limiter
+        if self._decision.rows():
+            return status(self._decision, limiter.table.metrics)
+        limiter.ledgers.report_grants()
+        return await limiter.run_async(limiter.peeking(self._asked, self.cost))
+
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it."""
         left = self._decision.expires_in_ns()

@@ -10,6 +10,20 @@
     client      the other side of the plain HTTP, by the standard library
     watching    the other side of STOMP: a gate's state and changes, through lost connections
 
+and for `headway serve`:
+
+    config      headway.toml as a value; `config_values` reads and refuses single values, `config_changes` is what a
+                changed file means
+    limits      the limits that are served, and how they change; `keys` bounds how many keys they have
+    acquire     the decision: a parsed request in, a permit or a problem out; knows nothing of HTTP
+    permits     permits that clients hold, with leases
+    answers     commands that are sent again are applied once
+    messages    bodies and answers as types; `api` every call as one table, `openapi` its description
+    tokens      which client it is, and what it may do
+    metrics     figures for Prometheus
+    service     all of it as one object, and reloads
+    web         the same as an ASGI application; `protocol` and `server` run it
+
 All but the client needs the `server` extra, so what this package offers is imported when it is first used. A user's own
 Starlette or FastAPI may take single parts: `gate_routes`, with `PROBLEM_HANDLERS` for its errors.
 """

@@ -24,11 +24,7 @@ have sent everything. With a larger one the connection is closed in the middle."
 
 async def json_object(request: Request, known: Collection[str], most: int = MAX_BODY) -> dict[str, Any]:
     """The JSON object that a request has for a body; raises a `Problem` for anything else."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        given = f"{kind!r}" if kind else "none"
-        raise Problem("not-json", f"give the header 'Content-Type: application/json'; there is {given}")
-    body = await _read(request, most)
+    body = await json_bytes(request, most)
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, nested too deep
@@ -40,6 +36,15 @@ async def json_object(request: Request, known: Collection[str], most: int = MAX_
         detail = f"unknown member {_shown(unknown[0])}; accepted: {', '.join(known)}"
         raise Problem("bad-request", detail, member=unknown[0][:100])
     return found
+
+
+async def json_bytes(request: Request, most: int = MAX_BODY) -> bytes:
+    """The body, if it is said to be JSON; raises a `Problem` for anything else, and for one that is too large."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        given = f"{kind!r}" if kind else "none"
+        raise Problem("not-json", f"give the header 'Content-Type: application/json'; there is {given}")
+    return await _read(request, most)
 
 
 async def _read(request: Request, most: int) -> bytes:

@@ -20,6 +20,20 @@ this request. What else an error knows has members of its own, such as `retry_af
     gate-full          503      with Retry-After; nothing has changed                       after that time
     engine-unavailable 503      with Retry-After; a submit may have been counted            yes, with the same id
     closing            503      with Retry-After; this server ends                          yes, with the same id
+    rate-limited       429      no permit; with Retry-After where the time is known         after that time
+    unknown-limit      404                                                                  no
+    unknown-permit     404      it was never given out here, or ended long ago              no
+    permit-finished    409      it has ended before, in another way                         no
+    permit-expired     410      its lease has run out, and it was abandoned                 no
+    command-id-reused  409      the id of a command was given to another one                no
+    not-limited        409      the limit is unlimited: there is nothing to pause or reset  no
+    too-many-limits    409                                                                  no
+    bad-limit          422      a limit that cannot be                                      no
+    no-token           401      the request has no token, or one that is not known          no
+    role-too-low       403      the token's role may not do this                            no
+    slow-body          408      the body did not come in time                               yes
+    too-many-waiting   503      so many requests wait here already; with Retry-After        after that time
+    too-many-permits   503      so many permits are out already; with Retry-After           after that time
     misconfigured      500      the gate is kept with another duration or mode              no
     failed             500      a fault of headway; the log has it                          perhaps
     about:blank        other    a path or a method that is not there, and the like          no
@@ -44,7 +58,11 @@ from headway.errors import (
     HeadwayError,
     IdReused,
     InvalidArgument,
+    InvalidKey,
+    InvalidLimit,
+    LimiterClosed,
     LimitMismatch,
+    PermitFinished,
 )
 
 _log = logging.getLogger("headway")
@@ -64,6 +82,20 @@ TYPES: Final[dict[str, tuple[int, str]]] = {
     "gate-full": (503, "the gate is full"),
     "engine-unavailable": (503, "the engine does not answer"),
     "closing": (503, "this server is about to end"),
+    "rate-limited": (429, "no permit"),
+    "unknown-limit": (404, "there is no such limit"),
+    "unknown-permit": (404, "no permit with this id is known"),
+    "permit-finished": (409, "the permit has ended in another way"),
+    "permit-expired": (410, "the lease of the permit has run out"),
+    "command-id-reused": (409, "the id was given to another command before"),
+    "not-limited": (409, "the limit is unlimited"),
+    "too-many-limits": (409, "there is no room for another limit"),
+    "bad-limit": (422, "the limit is not accepted"),
+    "no-token": (401, "a token is needed"),
+    "role-too-low": (403, "the role of this token may not do that"),
+    "slow-body": (408, "the body did not come in time"),
+    "too-many-waiting": (503, "too many requests are waiting"),
+    "too-many-permits": (503, "too many permits are out"),
     "misconfigured": (500, "the gate is kept with another duration or mode"),
     "failed": (500, "something failed here"),
 }
@@ -84,11 +116,18 @@ class Problem(HeadwayError):
         self.headers = dict(headers or {})
         self.members = members
 
-    def response(self) -> Response:
+    @property
+    def status(self) -> int:
+        return TYPES[self.kind][0]
+
+    def body(self) -> dict[str, Any]:
+        """What is answered, without its headers."""
         status, title = TYPES[self.kind]
-        return _response(
-            f"urn:headway:{self.kind}", title, status, str(self), dict(self.members), self.headers
-        )
+        known = {"type": f"urn:headway:{self.kind}", "title": title, "status": status, "detail": str(self)}
+        return {**known, **self.members}
+
+    def response(self) -> Response:
+        return ProblemJson(self.body(), self.status, self.headers)
 
 
 class ProblemJson(JSONResponse):
@@ -126,18 +165,30 @@ def problem_of(error: HeadwayError) -> Problem:
             return Problem("changes-gone", text, since=error.since, oldest=error.oldest)
         case GateFull():
             wait = error.retry_after
-            return _later("gate-full", text, wait, max_pending=error.max_pending)
+            return later("gate-full", text, wait, max_pending=error.max_pending)
         case EngineUnavailable():
-            return _later("engine-unavailable", text, RETRY_AFTER)
+            return later("engine-unavailable", text, RETRY_AFTER)
         case GateClosed():
-            return _later("closing", text, RETRY_AFTER)
+            return later("closing", text, RETRY_AFTER)
         case LimitMismatch():
             return Problem("misconfigured", text)
+    return _of_a_limit(error, text)
+
+
+def _of_a_limit(error: HeadwayError, text: str) -> Problem:
+    match error:
+        case LimiterClosed():
+            return later("closing", "this server is about to end", RETRY_AFTER)
+        case PermitFinished():
+            return Problem("permit-finished", text, ended=error.ended)
+        case InvalidLimit() | InvalidKey():
+            return Problem("bad-request", text)
     _log.error("a request failed", exc_info=error)
     return Problem("failed", "the log of this server has more")
 
 
-def _later(kind: str, detail: str, seconds: float, **members: Any) -> Problem:
+def later(kind: str, detail: str, seconds: float, **members: Any) -> Problem:
+    """A problem that is over after so many seconds."""
     headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
     return Problem(kind, detail, headers=headers, **members, retry_after=seconds)
 

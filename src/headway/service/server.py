@@ -1,0 +1,192 @@
+"""Runs the service: opens it, listens, follows its file, and ends it gracefully.
+
+The first SIGTERM or Ctrl-C begins the end: nothing is granted any more, requests that wait are answered with 503, and
+clients have `drain` seconds to end the permits that they hold; then the listener closes, and what is still out is
+abandoned. The second one ends it at once. SIGHUP, or a file that has changed, is a reload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+
+from headway.errors import HeadwayError
+from headway.service.config import Config
+from headway.service.config_changes import Difference
+from headway.service.protocol import BoundedProtocol
+from headway.service.running import DRAIN
+from headway.service.service import Service
+from headway.service.web import web_app
+
+POLL: Final = 1.0
+"""Seconds between two looks at the file."""
+KEEP_ALIVE: Final = 60
+"""Seconds for which a connection is kept between two requests: a client that uses it again finds it open."""
+MAX_WEBSOCKET: Final = 1 << 21
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which drains the service before it stops to listen."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._service = service
+        self._ready = ready
+        self._drain: asyncio.Task[None] | None = None
+        self.reload = asyncio.Event()
+        self.signal: int | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # uvicorn's own would raise the signal again when all is done, as if the process had been killed.
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self.reload.set)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    def _stop(self, number: int) -> None:
+        if self._drain is not None:
+            self.should_exit = self.force_exit = True
+            return
+        self.signal = number
+        self._drain = asyncio.ensure_future(self._end())
+
+    async def _end(self) -> None:
+        try:
+            await self._service.drain(self._service.config.server.drain)
+        finally:
+            self.should_exit = True
+
+
+def serve(
+    config: Config,
+    listener: socket.socket,
+    *,
+    engine: str,
+    host: str,
+    insecure: bool = False,
+    file: Path | None = None,
+    tls: tuple[Path, Path] | None = None,
+    origins: Collection[str] = (),
+    ready: Callable[[Service], None] = lambda _: None,
+    told: Callable[[str], None] = lambda _: None,
+) -> int | None:
+    """Serve until a signal comes; which one it was. Raises `ConfigError`, `EngineUnavailable` and their like.
+
+    `told` gets a line for every reload.
+    """
+    options: dict[str, Any] = {}
+    if tls is not None:
+        options = {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])}
+    name = "" if file is None else str(file)
+
+    async def main() -> int | None:
+        service = Service(config, engine=engine, host=host, insecure=insecure, file=name)
+        try:
+            await service.start()
+        except BaseException:
+            await service.close()
+            raise
+        app = web_app(service, origins=origins)
+        server = _Server(uvicorn_config(app, **options), service, lambda: ready(service))
+        watcher = None if file is None else asyncio.ensure_future(watch(file, service, server.reload, told))
+        try:
+            await server.serve([listener])
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+        return server.signal
+
+    factory = uvicorn_config(None, **options).get_loop_factory()
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main())
+
+
+def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=DRAIN,
+        timeout_keep_alive=KEEP_ALIVE,
+        ws_max_size=MAX_WEBSOCKET,
+        **options,
+    )
+
+
+# -- the file --------------------------------------------------------------------------------------------
+
+
+async def watch(file: Path, service: Service, wanted: asyncio.Event, told: Callable[[str], None]) -> None:
+    """Reload whenever the file changes, or when it is `wanted`."""
+    known = _signature(file)
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL):
+                await wanted.wait()
+        now = _signature(file)
+        if now == known and not wanted.is_set():
+            continue
+        wanted.clear()
+        known = now
+        try:
+            text = await asyncio.to_thread(file.read_text, "utf-8")
+            found = await service.reload(text, os.environ)
+        except (OSError, UnicodeDecodeError) as error:
+            service.metrics.reloaded("failed")
+            told(f"{file} cannot be read, and nothing has changed: {error}")
+        except HeadwayError as error:
+            told(f"nothing has changed: {error}")
+        else:
+            told(f"{file} was read again: {summary(found)}")
+
+
+def _signature(file: Path) -> tuple[int, ...]:
+    """What is another one when a file has changed; () if it is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def summary(found: Difference) -> str:
+    """What a reload has changed, in words.
+
+    >>> summary(Difference())
+    'no changes'
+    >>> from headway.service.config import LimitConfig
+    >>> from headway.service.config_changes import Changes
+    >>> summary(Difference(limits=Changes(added=(LimitConfig("api", "1/s"),)), server=("port",)))
+    'limits: api added; port needs a restart'
+    """
+    parts = []
+    for kind, changes in (("limits", found.limits), ("gates", found.gates), ("tokens", found.tokens)):
+        words = [f"{item.name} added" for item in changes.added]
+        words += [f"{item.name} removed" for item in changes.removed]
+        words += [f"{after.name} changed" for _, after in changes.changed]
+        if words:
+            parts.append(f"{kind}: {', '.join(words)}")
+    parts += [f"{key} needs a restart" for key in found.server]
+    return "; ".join(parts) or "no changes"

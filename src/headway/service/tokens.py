@@ -1,0 +1,86 @@
+"""Which client a request is from, and what it may do.
+
+Tokens are compared by their digests, in constant time, and all of them are: how long it takes says nothing about which
+one was near. A role may do what the roles before it may: `read` looks, `use` takes and ends permits and submits
+events, `admin` puts, deletes, pauses and resets limits. Where no tokens are configured, every client is `admin`: such a
+server listens on loopback alone, unless `--insecure` says otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headway.service.config import TokenConfig
+from headway.service.config_values import ROLES
+from headway.service.problems import Problem
+
+NO_TOKENS = TokenConfig("", b"", "admin")
+CHALLENGE = {"WWW-Authenticate": 'Bearer realm="headway"'}
+
+
+class Tokens:
+    """The tokens that are known."""
+
+    def __init__(self, tokens: Mapping[str, TokenConfig]) -> None:
+        self._tokens = tuple(tokens.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._tokens)
+
+    def replace(self, tokens: Mapping[str, TokenConfig]) -> None:
+        """Know these from now on."""
+        self._tokens = tuple(tokens.values())
+
+    def check(self, authorization: str | None, role: str) -> TokenConfig:
+        """The token of a request that needs this role; raises a `Problem`."""
+        if not self._tokens:
+            return NO_TOKENS
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            detail = "give the header 'Authorization: Bearer TOKEN'"
+            raise Problem("no-token", detail, headers=CHALLENGE)
+        digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
+        found: TokenConfig | None = None
+        for known in self._tokens:
+            if hmac.compare_digest(known.digest, digest):
+                found = known
+        if found is None:
+            raise Problem("no-token", "this token is not known here", headers=CHALLENGE)
+        if ROLES.index(found.role) < ROLES.index(role):
+            detail = f"this needs a token with the role {role}, and [tokens.{found.name}] has the role {found.role}"
+            raise Problem("role-too-low", detail, role=found.role, needed=role)
+        return found
+
+
+class TokenGuard:
+    """Around an ASGI application. `role_of` says which role a method and a path need; None: no token at all."""
+
+    def __init__(self, app: Any, tokens: Tokens, role_of: Callable[[str, str], str | None]) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._role_of = role_of
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        role = self._role_of(scope.get("method", "WEBSOCKET"), scope["path"])
+        if role is not None:
+            header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+            try:
+                token = self._tokens.check(None if header is None else header.decode("latin-1"), role)
+            except Problem as problem:
+                await _refuse(problem, scope, receive, send)
+                return
+            scope["headway.token"] = token.name
+        await self._app(scope, receive, send)
+
+
+async def _refuse(problem: Problem, scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        await problem.response()(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": 1008, "reason": ""})  # before it is accepted: 403

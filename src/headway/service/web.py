@@ -1,0 +1,203 @@
+"""The service as an ASGI application: the table of calls as routes, gates and STOMP beside them, tokens around all.
+
+A call that waits ends when its client disconnects: the application listens for that while the call is decided, and
+cancels it. A permit that was granted in that moment goes back, unless the command has an id: then its client is
+expected to ask again, and gets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+
+from headway.errors import HeadwayError
+from headway.once import stomp_app
+from headway.service.answers import Encoded, fingerprint
+from headway.service.api import ENDPOINTS, Answer, Call, Endpoint, Handler
+from headway.service.bodies import json_bytes
+from headway.service.gates import gate_routes
+from headway.service.hosts import HostGuard
+from headway.service.messages import ENCODER, MAX_ID, Acquire
+from headway.service.openapi import CALLS
+from headway.service.problems import PROBLEM_HANDLERS, Problem, problem_of
+from headway.service.service import Service
+from headway.service.tokens import TokenGuard
+
+BODY_SECONDS: Final = 10.0
+"""How long a client may take to send a body."""
+CLIENT_GONE: Final = 499
+"""In the figures: the client has gone before it was answered."""
+STOMP_PATH: Final = "/stomp"
+
+_PATTERNS = [(endpoint.method, endpoint.pattern(), endpoint.role) for endpoint in CALLS]
+
+
+def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
+    """What `headway serve` runs. The service is started before, and closed when the application ends."""
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await service.close()
+
+    routes: list[Any] = [
+        Route(call.path, _endpoint(service, call, call.handler), methods=[call.method])
+        for call in ENDPOINTS
+        if call.handler is not None
+    ]
+    routes += gate_routes(service.gates)
+    routes.append(WebSocketRoute(STOMP_PATH, stomp_app(service.gates)))
+    return Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(HostGuard, host=service.host, origins=origins),
+            Middleware(TokenGuard, tokens=service.tokens, role_of=role_of),
+        ],
+        exception_handlers=PROBLEM_HANDLERS,
+        lifespan=lifespan,
+    )
+
+
+def role_of(method: str, path: str) -> str | None:
+    """The role that a request needs, also where there is no such path: what is there is told to no stranger.
+
+    >>> role_of("POST", "/v1/acquire"), role_of("GET", "/healthz"), role_of("PUT", "/v1/limits/api")
+    ('use', None, 'admin')
+    >>> role_of("POST", "/v1/gates/orders/events"), role_of("GET", "/v1/gates"), role_of("GET", "/nothing")
+    ('use', 'read', 'read')
+    """
+    known = [(own, role) for own, pattern, role in _PATTERNS if pattern.fullmatch(path)]
+    for own, role in known:
+        if own == method or (method == "HEAD" and own == "GET"):
+            return role
+    return "use" if method == "WEBSOCKET" else "read"
+
+
+def _endpoint(service: Service, endpoint: Endpoint, handler: Handler) -> Callable[[Request], Any]:
+    decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
+
+    async def answer(request: Request) -> Response:
+        try:
+            response = await respond(request)
+        except _ClientGoneError:
+            response = Response(status_code=CLIENT_GONE)
+        except HeadwayError as error:
+            response = problem_of(error).response()
+        service.metrics.answered(endpoint.path, response.status_code)
+        return response
+
+    async def respond(request: Request) -> Response:
+        raw = b""
+        body = None
+        if decoder is not None:
+            raw = await _body(request, service.config.server.max_body)
+            body = _decoded(decoder, raw or b"{}")
+        call = Call(request.path_params, request.query_params, body)
+        id = _id_of(request, body) if endpoint.command else None
+
+        async def carry_out() -> Encoded:
+            work = handler(service, call)
+            if endpoint.waits and may_wait(body):
+                return _encoded(await _unless_gone(request, service, work, id is not None))
+            return _encoded(await work)
+
+        if id is None:
+            return _response(await carry_out())
+        scope = (request.scope.get("headway.token", ""), request.method, request.url.path, id)
+        return _response(await service.answers.once(scope, fingerprint(raw), carry_out))
+
+    return answer
+
+
+def may_wait(body: Any) -> bool:
+    """Whether a request may take long enough for its client to lose patience."""
+    return any(take.wait for take in getattr(body, "requests", (body,)) if isinstance(take, Acquire))
+
+
+async def _body(request: Request, most: int) -> bytes:
+    headers = request.headers
+    announced = [name in headers for name in ("content-type", "transfer-encoding")]
+    if not any(announced) and headers.get("content-length", "0") == "0":
+        return b""  # the same as {}
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await json_bytes(request, most)
+    except TimeoutError:
+        detail = f"a body has {BODY_SECONDS:g} s to come"
+        raise Problem("slow-body", detail, headers={"Connection": "close"}) from None
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise Problem("bad-request", str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem("bad-json", f"the body is no JSON: {error}") from None
+
+
+def _id_of(request: Request, body: Any) -> str | None:
+    header = request.headers.get("idempotency-key")
+    own: str | None = getattr(body, "id", None)
+    if header is None:
+        return own
+    if own is not None and own != header:
+        raise Problem("bad-request", "the header Idempotency-Key and the id in the body differ", member="id")
+    if not 1 <= len(header) <= MAX_ID:
+        raise Problem("bad-request", f"an Idempotency-Key has 1 to {MAX_ID} characters", member="id")
+    return header
+
+
+async def _unless_gone(request: Request, service: Service, work: Any, has_id: bool) -> Answer:
+    """The answer of a call, which is cancelled when its client disconnects."""
+    task = asyncio.ensure_future(work)
+    gone: asyncio.Task[Any] | None = None
+    try:
+        await asyncio.sleep(0)  # most calls are decided in one turn of the loop, or soon
+        if not task.done():
+            gone = asyncio.ensure_future(_disconnected(request))
+            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+        answer: Answer = await task
+    except asyncio.CancelledError:
+        if gone is not None and gone.done() and not gone.cancelled():
+            raise _ClientGoneError from None
+        task.cancel()
+        raise
+    finally:
+        if gone is not None and not gone.done():
+            gone.cancel()
+    if gone is not None and gone.done() and not has_id:
+        service.decider.give_back(answer.granted)
+        raise _ClientGoneError
+    return answer
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class _ClientGoneError(HeadwayError):
+    """No client reads the answer."""
+
+
+def _encoded(answer: Answer) -> Encoded:
+    body = answer.body if isinstance(answer.body, bytes) else ENCODER.encode(answer.body)
+    return Encoded(answer.status, answer.headers, answer.media_type, body)
+
+
+def _response(answer: Encoded) -> Response:
+    return Response(answer.body, answer.status, dict(answer.headers), answer.media_type)
