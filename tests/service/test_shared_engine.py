@@ -9,7 +9,7 @@ import pytest
 from tests.service.virtual import Peer, problem
 
 from headway import EngineUnavailable
-from headway.limiter.shared_permits import SharedPermit
+from headway.service import acquire
 from headway.service.config import parse_config
 from headway.service.service import Service
 from headway.service.web import web_app
@@ -182,12 +182,17 @@ def test_an_engine_that_is_away_and_comes_back(uri, valkey):
 def test_a_grant_whose_status_cannot_be_had_is_a_grant(uri, monkeypatch):
     """After a wait the status is a round trip of its own, and the engine may be away by then."""
 
-    async def away(permit):
-        raise EngineUnavailable("redis://db", "timed out")
+    class Away:
+        """A permit whose engine is away when its status is asked for."""
+
+        async def status_async(self):
+            raise EngineUnavailable("redis://db", "timed out")
+
+    status = acquire._status
 
     async def main():
         async with serving(uri, f'[limits.calls]\nlimit = "1 concurrent"\n{PATIENT}') as peer:
-            monkeypatch.setattr(SharedPermit, "status_async", away)
+            monkeypatch.setattr(acquire, "_status", lambda permit: status(Away()))
             reply = await peer.acquire("calls", wait=1)
             assert (reply.status_code, reply.json()["status"]) == (200, None)
             assert (await peer.release(reply.json()["permit"])).status_code == 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,8 +72,8 @@ def serve(
     headway serve --config headway.toml
 
     The file is read again when it changes, or at SIGHUP; a file that is wrong changes nothing. SIGTERM and Ctrl-C end
-    the server gracefully. The exit code is 2 if something in the file or an option is wrong, 3 if the engine does not
-    answer, and 130 after Ctrl-C.
+    the server gracefully, with exit code 0. It is 2 if something in the file or an option is wrong, and 3 if the engine
+    does not answer.
     """
     need("starlette", "uvicorn", "httptools", "websockets", "msgspec", "prometheus_client")
     from headway.service.config import Config, parse_config
@@ -93,7 +92,7 @@ def serve(
             where = state_engine("serve")
         with listen(address, found.server.port if port is None else port) as listener:
             url = url_of(listener) if tls is None else url_of(listener).replace("http:", "https:", 1)
-            ended = run(
+            run(
                 found,
                 listener,
                 engine=where,
@@ -114,7 +113,6 @@ def serve(
     except KeyboardInterrupt:  # before the server was there to take it
         raise typer.Exit(INTERRUPTED) from None
     typer.echo("headway: ended")
-    raise typer.Exit(INTERRUPTED if ended == signal.SIGINT else 0)
 
 
 def need(*modules: str) -> None:
