@@ -210,6 +210,17 @@ class Permit:
             raise self._finished(_SETTLE)
         self._end_locked(_SETTLE, settled_cost(cost, self._store.metrics))
 
+    def _reduce(self, cost: int) -> None:
+        """A part of it never happened, and `cost` is left of it: like `settle`, without an end, so that it can be
+        reduced again. Only of a permit that is not held."""
+        self.settle(cost)
+        if self._claims is not None:
+            self._claims = [
+                (place, part, cost, mark, tally, key) for place, part, _, mark, tally, key in self._claims
+            ]
+        self._cost = cost
+        self._end = 0
+
     def _finished(self, how: int) -> PermitFinished:
         return PermitFinished(Outcome(self._end).verb, Outcome(how).verb)
 

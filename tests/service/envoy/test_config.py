@@ -173,22 +173,22 @@ descriptors:
 @pytest.mark.parametrize(
     ("pairs", "limit", "key", "metric"),
     [
-        ([("path", "/a/one")], "1/s", None, "path_/a/one"),
-        ([("path", "/a/two")], "2/s", "/a/two", "path_/a/*"),
-        ([("path", "/a/bee")], "2/s", "/a/bee", "path_/a/*"),  # the first of the file
-        ([("path", "/a/")], "2/s", "/a/", "path_/a/*"),
-        ([("path", "/c")], "4/s", "/c", "path"),
-        ([("file", "files/1")], "5/s", None, "file_files/*"),
-        ([("mid", "x1y2z")], "6/s", "x1y2z", "mid_x*y*z"),
-        ([("route", "api/1"), ("method", "GET")], "7/s", "GET", "route_api/*.method_GET"),
-        ([("user", "u1")], "8/s", "u1", "user_u1"),
-        ([("tenant", "t"), ("user", "a")], "9/s", "t|a", "tenant_t.user_a"),
-        ([("path", "")], "4/s", "", "path"),
+        ([("path", "/a/one")], "1/s", None, ("path_/a/one",)),
+        ([("path", "/a/two")], "2/s", "/a/two", ("path_/a/*",)),
+        ([("path", "/a/bee")], "2/s", "/a/bee", ("path_/a/*",)),  # the first of the file
+        ([("path", "/a/")], "2/s", "/a/", ("path_/a/*",)),
+        ([("path", "/c")], "4/s", "/c", ("path",)),
+        ([("file", "files/1")], "5/s", None, ("file_files/*",)),
+        ([("mid", "x1y2z")], "6/s", "x1y2z", ("mid_x*y*z",)),
+        ([("route", "api/1"), ("method", "GET")], "7/s", "GET", ("route_api/*", "method_GET")),
+        ([("user", "u1")], "8/s", "u1", ("user_u1",)),
+        ([("tenant", "t"), ("user", "a")], "9/s", "t|a", ("tenant_t", "user_a")),
+        ([("path", "")], "4/s", "", ("path",)),
     ],
 )
 def test_wildcards_and_the_names_of_figures(pairs, limit, key, metric):
     match = config_of(WILD).match("wild", [Entry(*pair) for pair in pairs])
-    assert (str(match.rule.limit), match.key, match.metric) == (limit, key, f"wild.{metric}")
+    assert (str(match.rule.limit), match.key, match.metric) == (limit, key, ("wild", *metric))
 
 
 @pytest.mark.parametrize("value", ["xyz ", "xzy", "yz", "xy", "x1z", ""])
@@ -201,6 +201,14 @@ def test_a_pattern_matches_as_a_regular_expression_does(text, value):
     if "*" in text:
         expected = re.fullmatch(".*".join(map(re.escape, text.split("*"))), value) is not None
         assert Pattern(text).matches(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "others"),
+    [(("a\\", "b|c"), ("a|b\\", "c")), (("a|b", "c"), ("a", "b|c")), (("", "a"), ("a", ""))],
+)
+def test_values_that_look_alike_when_joined_have_ledgers_of_their_own(values, others):
+    assert ledger_key(values) != ledger_key(others)
 
 
 @given(st.lists(st.text("a|\\", max_size=3), min_size=2, max_size=4), st.data())

@@ -32,7 +32,7 @@ from headway.errors import HeadwayError, InvalidLimit
 from headway.printable import printable
 from headway.service.envoy.codec import MAX_ENTRIES
 from headway.service.envoy.messages import MAX_UINT32, Entry
-from headway.service.envoy.rules import Match, Node, Rule, match
+from headway.service.envoy.rules import Match, Node, Rule, label, match
 from headway.service.envoy.units import UNITS, has_concurrency, limit_of
 
 ROOT = ("domain", "descriptors")
@@ -70,11 +70,12 @@ class Config:
     >>> config = read_config({"limits.yaml": "{domain: shop, descriptors: [{key: user, limit: 5/s}]}"})
     >>> found = config.match("shop", [Entry("user", "alice")])
     >>> str(found.rule.limit), found.key, found.metric
-    ('5/s', 'alice', 'shop.user')
+    ('5/s', 'alice', ('shop', 'user'))
     """
 
-    def __init__(self, domains: Mapping[str, Node]) -> None:
+    def __init__(self, domains: Mapping[str, Node], *, fixed: bool = False) -> None:
         self.domains = dict(domains)
+        self.fixed = fixed
 
     def match(self, domain: str, entries: Iterable[Entry]) -> Match | None:
         """The rule of a descriptor, or None: then nothing limits it."""
@@ -119,7 +120,7 @@ def read_config(texts: Mapping[str, str], *, fixed: bool = False, merge: bool = 
     for file, text in texts.items():
         for document in _documents(file, text):
             _Reader(file, fixed, merge).domain(document, domains)
-    return Config(domains)
+    return Config(domains, fixed=fixed)
 
 
 class _Text(yaml.SafeLoader):  # type: ignore[misc] # it comes without types
@@ -175,41 +176,38 @@ class _Reader:
                 domain, "the domain is there twice", "each domain once, unless domains are merged"
             )
         root = domains.setdefault(domain, Node())
-        self.level(domain, "", root, fields.get("descriptors"), 1)
+        self.level(domain, (), root, fields.get("descriptors"))
 
-    def level(self, domain: str, above: str, parent: Node, descriptors: Any, depth: int) -> None:
-        """Read a list of descriptors; `above` is the path to it, with a full stop at its end."""
-        rows = self.rows(f"{domain}.{above}".rstrip("."), "descriptors", descriptors)
-        for index, fields in enumerate(rows):
-            place = f"{domain}.{above}descriptors[{index}]"
+    def level(self, domain: str, above: tuple[Entry, ...], parent: Node, descriptors: Any) -> None:
+        """Read a list of descriptors, which is at this path."""
+        place = _place(domain, above)
+        for index, row in enumerate(self.rows(place, "descriptors", descriptors)):
             self.seen += 1
-            if depth > MAX_ENTRIES or self.seen > MOST_DESCRIPTORS:
+            if len(above) >= MAX_ENTRIES or self.seen > MOST_DESCRIPTORS:
                 accepted = f"{MAX_ENTRIES} levels, and {MOST_DESCRIPTORS} descriptors in all"
                 raise self.fail(domain, "there are too many descriptors", accepted)
-            known = self.mapping(place, fields, DESCRIPTOR)
-            key, value = self.text(place, "key", known), self.text(place, "value", known)
-            if not key:
-                raise self.fail(place, "a descriptor without a key", "key: a name")
-            own = f"{above}{key}_{value}" if value else f"{above}{key}"
-            self.descriptor(domain, own, parent, known, (key, value), depth)
+            here = f"{place}.descriptors[{index}]"
+            fields = self.mapping(here, row, DESCRIPTOR)
+            entry = Entry(self.text(here, "key", fields), self.text(here, "value", fields))
+            if not entry.key:
+                raise self.fail(here, "a descriptor without a key", "key: a name")
+            self.descriptor(domain, (*above, entry), parent, fields)
 
-    def descriptor(
-        self, domain: str, path: str, parent: Node, fields: dict[str, Any], pair: tuple[str, str], depth: int
-    ) -> None:
-        place = f"{domain}.{path}"
-        if parent.has(*pair):
+    def descriptor(self, domain: str, path: tuple[Entry, ...], parent: Node, fields: dict[str, Any]) -> None:
+        place, entry = _place(domain, path), path[-1]
+        if parent.has(*entry):
             raise self.fail(place, "the descriptor is there twice", "each key and value once at its level")
         shared = self.flag(place, "share_threshold", fields)
-        if shared and "*" not in pair[1]:
+        if shared and "*" not in entry.value:
             raise self.fail(
                 place, "share_threshold without a * in the value", "it with a value such as files/*"
             )
         node = Node(self.rule(domain, path, fields), shared, self.flag(place, "value_to_metric", fields))
-        parent.add(*pair, node)
-        self.level(domain, f"{path}.", node, fields.get("descriptors"), depth + 1)
+        parent.add(*entry, node)
+        self.level(domain, path, node, fields.get("descriptors"))
 
-    def rule(self, domain: str, path: str, fields: dict[str, Any]) -> Rule | None:
-        place = f"{domain}.{path}"
+    def rule(self, domain: str, path: tuple[Entry, ...], fields: dict[str, Any]) -> Rule | None:
+        place = _place(domain, path)
         shadow, detailed = (
             self.flag(place, "shadow_mode", fields),
             self.flag(place, "detailed_metric", fields),
@@ -302,6 +300,10 @@ class _Reader:
         if value not in TRUE | FALSE:
             raise self.fail(place, f"{name}: {value!r}", "true or false")
         return value in TRUE
+
+
+def _place(domain: str, path: tuple[Entry, ...]) -> str:
+    return ".".join([domain, *(label(*entry) for entry in path)])
 
 
 def _near(name: Any, known: Iterable[str]) -> str:

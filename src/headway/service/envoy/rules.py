@@ -23,11 +23,11 @@ from headway.service.envoy.messages import Entry
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """A limit in the configuration. `limit` is None where it is unlimited; `path` is its place, such as
-    "message_type_marketing.to_number"."""
+    """A limit in the configuration. `limit` is None where it is unlimited; `path` has the key and value of each level,
+    with an empty value for a key alone."""
 
     domain: str
-    path: str
+    path: tuple[Entry, ...]
     limit: Limit | None
     name: str = ""
     replaces: frozenset[str] = frozenset()
@@ -35,9 +35,31 @@ class Rule:
     detailed_metric: bool = False
 
     @property
-    def metric(self) -> str:
-        """What its figures are kept under."""
-        return f"{self.domain}.{self.path}"
+    def metric(self) -> tuple[str, ...]:
+        """What its figures are kept under: the domain, and a part for each level."""
+        return (self.domain, *(label(*entry) for entry in self.path))
+
+    @property
+    def id(self) -> str:
+        """Where it is, in one string, which is another one for every other place.
+
+        >>> Rule("shop", (Entry("plan", "trial"), Entry("user")), None).id
+        'shop/plan=trial/user'
+        """
+        steps = [f"{escaped(key)}={escaped(value)}" if value else escaped(key) for key, value in self.path]
+        return "/".join([escaped(self.domain), *steps])
+
+
+def label(key: str, value: str) -> str:
+    """A level as the figures name it."""
+    return f"{key}_{value}" if value else key
+
+
+def escaped(text: str) -> str:
+    """A text without the characters that mean something in an id."""
+    for mark in "\\/=":
+        text = text.replace(mark, f"\\{mark}")
+    return text
 
 
 class Match(NamedTuple):
@@ -45,7 +67,7 @@ class Match(NamedTuple):
 
     rule: Rule
     key: str | None
-    metric: str
+    metric: tuple[str, ...]
 
 
 class Pattern:
@@ -123,7 +145,7 @@ def match(domain: str, root: Node, entries: Sequence[Entry]) -> Match | None:
     values: list[str] = []
     usual, detailed = [domain], [domain]
     for key, value in entries:
-        pair = f"{key}_{value}" if value else key
+        pair = label(key, value)
         step = node.step(key, value)
         if step is None:
             return None
@@ -133,18 +155,18 @@ def match(domain: str, root: Node, entries: Sequence[Entry]) -> Match | None:
             values.append(value)
             usual.append(pair if node.value_to_metric else key)
         elif node.shared:
-            pair = f"{key}_{written}"
+            pair = label(key, written)
             usual.append(pair)
         elif written == value:
             usual.append(pair)
         else:
             values.append(value)
-            usual.append(pair if node.value_to_metric else f"{key}_{written}")
+            usual.append(pair if node.value_to_metric else label(key, written))
         detailed.append(pair)
     rule = node.rule
     if rule is None:
         return None
-    return Match(rule, ledger_key(values), ".".join(detailed if rule.detailed_metric else usual))
+    return Match(rule, ledger_key(values), tuple(detailed if rule.detailed_metric else usual))
 
 
 def ledger_key(values: Sequence[str]) -> str | None:
