@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import find_program
-from headway import EngineUnavailable
+from headway import EngineUnavailable, LimiterClosed
 from headway.service.envoy.messages import LimitOverride, Unit
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -171,7 +171,24 @@ def test_without_an_engine_the_caller_hears_it():
 def test_without_an_engine_everything_passes_or_a_share_of_it_as_the_options_say():
     service = service_of(TWO, on_engine_error="open", **AWAY)
     assert passed(service, "user=a", 8) == 8
+    look, back = descriptor("user=a", hits_addend=0), descriptor("user=a", is_negative_hits=True)
+    assert ask(service, look, back).overall_code is OK
     service = service_of(TWO, on_engine_error="local", local_share=0.5, **AWAY)
     assert passed(service, "user=a", 8) == 2
     response = ask(service, "user=b", "path=x")
     assert remaining(response) == [1, 0]
+    assert ask(service, look).overall_code is OVER
+
+
+def test_a_failure_halfway_gives_back_what_was_taken(options):
+    service = service_of(TWO, **options)
+
+    async def main():
+        await service.decide(request("user=a", "path=x"))
+        (path,) = [kept for rule, kept in service._limiters._rules.items() if rule.path[0].key == "path"]
+        path.limiter.close()
+        with pytest.raises(LimiterClosed):
+            await service.decide(request("user=a", "path=x"))
+        assert await eventually(looks(service, "user=a", 4))
+
+    asyncio.run(main())

@@ -225,7 +225,7 @@ class RateLimitService:
         calls = [
             ask.kept.limiter.try_acquire_async(ask.key, cost=ask.hits)
             if _takes(ask)
-            else ask.kept.limiter.peek_async(ask.key)
+            else ask.kept.look(ask.key)
             for ask in asks
         ]
         if len(calls) == 1:
@@ -251,7 +251,7 @@ class RateLimitService:
         decision = _decision(answer)
         if decision is not None and not decision.rows():
             # The engine has not said it with the grant, which it does but for a first time.
-            return await ask.kept.limiter.peek_async(ask.key)
+            return await ask.kept.look(ask.key)
         return answer.status
 
     def _settle(self, ask: Ask, answer: Answer, status: Status, denied: bool) -> DescriptorStatus:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headway import Limiter
+from headway import EngineUnavailable, Limiter, Status
 from headway.core.limits import AllOf, Limit
 from headway.service.envoy.messages import LimitOverride, MalformedMessage, Unit
 from headway.service.envoy.refunds import Refunds, period_ns
@@ -36,6 +36,16 @@ class Kept:
         if limiter._shared is not None:
             # Grants say how things stand from the first one on, without a second question.
             limiter._shared.ledgers.report_grants()
+
+    async def look(self, key: str | None) -> Status:
+        """`peek`; while the engine is away a stand-in answers, where `on_engine_error` names one."""
+        try:
+            return await self.limiter.peek_async(key)
+        except EngineUnavailable as error:
+            shared = self.limiter._shared
+            if shared is None:
+                raise
+            return shared._instead(error, key, 1).peek(key)
 
 
 class Limiters:
