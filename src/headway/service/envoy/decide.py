@@ -41,7 +41,7 @@ from headway.service.envoy.messages import (
     Unit,
 )
 from headway.service.envoy.rules import label, ledger_key
-from headway.service.envoy.stats import Stats
+from headway.service.envoy.stats import RuleStats, Stats
 from headway.service.envoy.units import current_limit
 
 NO_LIMIT = DescriptorStatus(Code.OK)
@@ -56,7 +56,7 @@ class Ask(NamedTuple):
     key: str | None
     hits: int
     capacity: int
-    metric: tuple[str, ...]
+    figures: RuleStats
     name: str
     shadow: bool
     override: CurrentLimit | None
@@ -174,19 +174,9 @@ class RateLimitService:
                 self.stats.of(found.metric, found.rule.metric).passed(max(0, hits))
             else:
                 rule, kept = found.rule, self._limiters.of_rule(found.rule)
-                self.stats.of(found.metric, rule.metric)
+                figures = self.stats.of(found.metric, rule.metric)
                 asks.append(
-                    Ask(
-                        place,
-                        kept,
-                        found.key,
-                        hits,
-                        kept.capacity,
-                        found.metric,
-                        rule.name,
-                        rule.shadow,
-                        None,
-                    )
+                    Ask(place, kept, found.key, hits, kept.capacity, figures, rule.name, rule.shadow, None)
                 )
         return statuses, asks
 
@@ -197,13 +187,12 @@ class RateLimitService:
         values = [text for entry in descriptor.entries for text in entry]
         count = override.requests_per_unit
         metric = (domain, *(label(*entry) for entry in descriptor.entries))
-        self.stats.of(metric, (domain, "override"))
+        figures = self.stats.of(metric, (domain, "override"))
         limit = CurrentLimit(count, Unit(override.unit))
-        return Ask(place, kept, f"{count}|{ledger_key(values)}", hits, count, metric, "", False, limit)
+        return Ask(place, kept, f"{count}|{ledger_key(values)}", hits, count, figures, "", False, limit)
 
     def _refund(self, ask: Ask) -> None:
-        given = ask.kept.refunds.give_back(ask.key, -ask.hits, self._clock.now())
-        self.stats.of(ask.metric).refunded += given
+        ask.figures.refunded += ask.kept.refunds.give_back(ask.key, -ask.hits, self._clock.now())
 
     # -- asking ------------------------------------------------------------------------------------------
 
@@ -258,14 +247,13 @@ class RateLimitService:
         """Note a grant, count, and say how things stand. `denied`: the whole request is, and grants were cancelled."""
         granted = _granted(ask, answer)
         remaining = status.remaining
-        stats = self.stats.of(ask.metric)
         if isinstance(answer, Permit) and not denied:
             ask.kept.refunds.add(ask.key, answer, ask.hits, self._clock.now())
         elif isinstance(answer, Permit) and _decision(answer) is not None:
             # Of the moment of the grant; in memory it is of now.
             remaining = min(ask.capacity, remaining + ask.hits)
         if ask.hits > 0:
-            stats.decided(ask.hits, granted, remaining, ask.capacity, ask.shadow, denied)
+            ask.figures.decided(ask.hits, granted, remaining, ask.capacity, ask.shadow, denied)
         wait = status.retry_after if status.retry_after > 0 and not granted else status.reset_after
         return DescriptorStatus(
             Code.OK if granted or ask.shadow else Code.OVER_LIMIT,

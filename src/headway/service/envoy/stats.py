@@ -78,12 +78,11 @@ class Stats:
     def of(self, metric: tuple[str, ...], rule: tuple[str, ...] | None = None) -> RuleStats:
         """The figures of a metric, or where there are too many, those of its rule."""
         found = self._rules.get(metric)
-        if found is None:
-            if len(self._rules) >= MOST_METRICS and rule is not None:
-                metric = rule
-            found = self._rules.get(metric)
-            if found is None:
-                found = self._rules[metric] = RuleStats(self._near_ratio)
+        if found is not None:
+            return found
+        if len(self._rules) >= MOST_METRICS and rule is not None and rule != metric:
+            return self.of(rule)
+        found = self._rules[metric] = RuleStats(self._near_ratio)
         return found
 
     def samples(self) -> Iterator[Sample]:
