@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway import LimiterClosed, Permit
+from headway import InvalidArgument, LimiterClosed, Permit
 from headway.service.envoy.config import read_config
 from headway.service.envoy.decide import RateLimitService
 from headway.service.envoy.messages import (
@@ -365,6 +365,11 @@ def test_service_names_are_shared_by_those_of_one_namespace(clock):
     first, second = (RateLimitService(config_of(USERS), namespace="same", clock=clock) for _ in range(2))
     assert (passed(first, "user=a", 2), passed(second, "user=a", 9)) == (2, 1)
     assert isinstance(first._limiters.of_rule(first.config.rules()[0]).limiter.try_acquire("b"), Permit)
+
+
+def test_leases_are_refused():
+    with pytest.raises(InvalidArgument, match="the first one of each key would be denied"):
+        service_of(USERS, engine="redis://127.0.0.1:1/0", prefetch=True)
 
 
 def test_requests_are_counted_by_their_sense(clock):

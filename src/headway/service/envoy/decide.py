@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headway import Denied, LimiterClosed, Permit, Status
+from headway import Denied, InvalidArgument, LimiterClosed, Permit, Status
 from headway.clock import as_clock
 from headway.service.envoy.config import Config
 from headway.service.envoy.limiters import Kept, Limiters
@@ -90,6 +90,9 @@ class RateLimitService:
         near_ratio: float = 0.8,
         **options: Any,
     ) -> None:
+        if options.get("prefetch"):
+            accepted = "False: no request waits here, and the first one of each key would be denied"
+            raise InvalidArgument("prefetch", options["prefetch"], accepted)
         self.stats = Stats(near_ratio)
         self._namespace = namespace
         self._shadow = shadow

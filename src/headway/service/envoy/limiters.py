@@ -31,7 +31,7 @@ class Kept:
         self.limiter = limiter
         self.capacity = capacity
         self.refunds = refunds
-        # Whether a decision has to be asked for; with `prefetch` it is made here.
+        # Whether a decision has to be asked for.
         self.shared = limiter._shared is not None
         if limiter._shared is not None:
             # Grants say how things stand from the first one on, without a second question.
@@ -43,8 +43,7 @@ class Kept:
             return await self.limiter.peek_async(key)
         except EngineUnavailable as error:
             shared = self.limiter._shared
-            if shared is None:
-                raise
+            assert shared is not None
             return shared._instead(error, key, 1).peek(key)
 
 
