@@ -210,9 +210,9 @@ class Permit:
             raise self._finished(_SETTLE)
         self._end_locked(_SETTLE, settled_cost(cost, self._store.metrics))
 
-    def _reduce(self, cost: int) -> None:
-        """A part of it never happened, and `cost` is left of it: like `settle`, without an end, so that it can be
-        reduced again. Only of a permit that is not held."""
+    def _resize(self, cost: int) -> None:
+        """Like `settle`, without an end: it turns out to cost less, or more, and may do so again. Only of a permit that
+        is not held."""
         self.settle(cost)
         if self._claims is not None:
             self._claims = [

@@ -93,7 +93,7 @@ class SharedPermit(Permit):
         spent = tuple(actual.get(i, taken) for i, taken in enumerate(self._decision.costs))
         self._end_by(Outcome.SETTLE, spent)
 
-    def _reduce(self, cost: int) -> None:
+    def _resize(self, cost: int) -> None:
         """The ledger is told of a permit once, so it has ended after this."""
         self.settle(cost)
 

@@ -252,11 +252,11 @@ def test_a_limit_string_takes_the_place_of_rate_limit():
     config = config_of("""
 domain: d
 descriptors:
-  - {key: a, limit: "100/s burst 20"}
+  - {key: a, limit: "100/s burst 20", overdraft: true}
   - {key: b, rate_limit: {limit: 5/10s, name: slow, replaces: [{name: fast}]}}
 """)
     a, b = config.rules()
-    assert a.limit == Bucket("100/s", burst=20)
+    assert (a.limit, a.overdraft, b.overdraft) == (Bucket("100/s", burst=20), True, False)
     assert (str(b.limit), b.name, b.replaces) == ("5/10s", "slow", {"fast"})
 
 

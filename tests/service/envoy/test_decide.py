@@ -169,7 +169,7 @@ def test_what_passed_is_within_every_limit_and_what_was_denied_is_not_counted(st
     clock = ManualClock()
     service = service_of(TWO, clock=clock)
     limits = {"user=a": (5, 60), "user=b": (5, 60), "path=x": (2, 1)}
-    taken = {key: [] for key in limits}
+    taken: dict[str, list[float]] = {key: [] for key in limits}
     now = 0.0
     for asked, wait in steps:
         response = ask(service, *(descriptor(key, hits_addend=hits) for key, hits in asked))

@@ -12,6 +12,7 @@ import pytest
 
 from conftest import find_program
 from headway import EngineUnavailable, LimiterClosed
+from headway.service.envoy.config import read_config
 from headway.service.envoy.messages import LimitOverride, Unit
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -114,6 +115,20 @@ def test_many_at_once_never_pass_more_than_the_limit(options):
         assert granted <= 5
         # What was denied has given back what it took: together with what passed that is the limit again.
         assert await eventually(looks(service, "user=a", 5 - granted))
+
+    asyncio.run(main())
+
+
+def test_another_configuration_does_not_disturb_requests_that_are_under_way(options):
+    service = service_of(TWO, **options)
+
+    async def main():
+        calls = [asyncio.create_task(service.decide(request("user=a", f"path={n}"))) for n in range(30)]
+        await asyncio.sleep(0)
+        service.use(read_config({"limits.yaml": f"domain: d\ndescriptors:\n{TWO.replace('5', '7')}"}))
+        found = await asyncio.gather(*calls)
+        assert sum(each.overall_code is OK for each in found) <= 7
+        assert remaining(await service.decide(request("user=b"))) == [6]
 
     asyncio.run(main())
 

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="union-attr"
 """The service over gRPC on loopback, by a client of grpcio: answers, errors, health, the end, and the command."""
 
 import asyncio

@@ -184,7 +184,7 @@ class Grant:
         self.ended = "cancel"
         self.ends["cancelled"] += 1
 
-    def _reduce(self, cost):
+    def _resize(self, cost):
         self.ends["left"] = cost
 
 

@@ -38,7 +38,7 @@ from headway.service.envoy.units import UNITS, has_concurrency, limit_of
 ROOT = ("domain", "descriptors")
 DESCRIPTOR = (
     "key", "value", "rate_limit", "limit", "descriptors", "shadow_mode", "detailed_metric", "value_to_metric",
-    "share_threshold",
+    "share_threshold", "overdraft",
 )  # fmt: skip
 RATE_LIMIT = ("unit", "requests_per_unit", "unlimited", "limit", "name", "replaces")
 
@@ -208,9 +208,8 @@ class _Reader:
 
     def rule(self, domain: str, path: tuple[Entry, ...], fields: dict[str, Any]) -> Rule | None:
         place = _place(domain, path)
-        shadow, detailed = (
-            self.flag(place, "shadow_mode", fields),
-            self.flag(place, "detailed_metric", fields),
+        shadow, detailed, overdraft = (
+            self.flag(place, name, fields) for name in ("shadow_mode", "detailed_metric", "overdraft")
         )
         block, own = fields.get("rate_limit"), fields.get("limit")
         if block is None and own is None:
@@ -218,14 +217,14 @@ class _Reader:
         if block is not None and own is not None:
             raise self.fail(place, "both rate_limit and limit", "one of them")
         if own is not None:
-            return Rule(domain, path, self.limit(place, own), "", frozenset(), shadow, detailed)
+            return Rule(domain, path, self.limit(place, own), "", frozenset(), shadow, detailed, overdraft)
         place += ": rate_limit"
         known = self.mapping(place, block, RATE_LIMIT)
         name = self.text(place, "name", known)
         replaces = frozenset(
             self.replaced(place, name, row) for row in self.rows(place, "replaces", known.get("replaces"))
         )
-        return Rule(domain, path, self.rate_limit(place, known), name, replaces, shadow, detailed)
+        return Rule(domain, path, self.rate_limit(place, known), name, replaces, shadow, detailed, overdraft)
 
     def replaced(self, place: str, name: str, row: Any) -> str:
         other = self.text(place, "name", self.mapping(f"{place}.replaces", row, ("name",)))

@@ -15,7 +15,9 @@ question. Of what was cancelled, the cost is added to what remains. `duration_un
 request may succeed; of a granted one, the time until the whole limit is there again.
 
 A rule in shadow mode is asked like any other, and its denial does not count. A rule that another matching rule
-`replaces` is not asked.
+`replaces` is not asked. A rule with `overdraft` is for hits that are reported when they have been spent already: those
+that do not fit are OVER_LIMIT and charged, as a debt that is paid before the next grant, and so is the rest of their
+request, unless a rule without `overdraft` denies it.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class Ask(NamedTuple):
     name: str
     shadow: bool
     override: CurrentLimit | None
+    overdraft: bool
 
 
 Answer = Permit | Denied | Status
@@ -110,13 +113,13 @@ class RateLimitService:
     def use(self, config: Config) -> None:
         """Decide by another configuration from the next request on. Rules that stay, with whatever number, keep what
         was used."""
-        before, self._config = self._limiters, config
-        self._limiters = Limiters(self._namespace, self._options, fixed=config.fixed, before=before)
+        limiters = Limiters(self._namespace, self._options, fixed=config.fixed, before=self._limiters)
         for rule in config.rules():
             if rule.limit is not None:
-                # Opened before the old ones are closed: ledgers in memory live as long as a limiter has them.
-                self._limiters.of_rule(rule)
-        before.close()
+                # Opened while the old ones are there: ledgers in memory live as long as a limiter has them. Those are
+                # not closed, since requests may be under way; they end when nothing refers to them any more.
+                limiters.of_rule(rule)
+        self._limiters, self._config = limiters, config
 
     def close(self) -> None:
         """Decide nothing any more."""
@@ -139,13 +142,17 @@ class RateLimitService:
             answers = await self._ask_together(asks)
         else:
             answers = self._ask_in_turn(asks)
-        denied = any(
-            not _granted(ask, answer) and not ask.shadow for ask, answer in zip(asks, answers, strict=True)
-        )
-        if denied:
+        # What is over its limit; and whether the request is refused, so that nothing of it is charged.
+        over = [ask for ask, answer in zip(asks, answers, strict=True) if not _granted(ask, answer)]
+        denied = any(not ask.shadow for ask in over)
+        refused = any(not ask.shadow and not ask.overdraft for ask in over)
+        if refused:
             _cancel(answers)
         for ask, answer in zip(asks, answers, strict=True):
-            statuses[ask.place] = self._settle(ask, answer, await self._status(ask, answer), denied)
+            status = await self._status(ask, answer)
+            statuses[ask.place] = self._settle(ask, answer, status, refused)
+            if ask.overdraft and not refused and ask.hits > 0 and not _granted(ask, answer):
+                await self._overdraw(ask, status.remaining)
         if denied and self._shadow:
             self.stats.shadowed += 1
         code = Code.OVER_LIMIT if denied and not self._shadow else Code.OK
@@ -179,7 +186,18 @@ class RateLimitService:
                 rule, kept = found.rule, self._limiters.of_rule(found.rule)
                 figures = self.stats.of(found.metric, rule.metric)
                 asks.append(
-                    Ask(place, kept, found.key, hits, kept.capacity, figures, rule.name, rule.shadow, None)
+                    Ask(
+                        place,
+                        kept,
+                        found.key,
+                        hits,
+                        kept.capacity,
+                        figures,
+                        rule.name,
+                        rule.shadow,
+                        None,
+                        rule.overdraft,
+                    )
                 )
         return statuses, asks
 
@@ -192,10 +210,26 @@ class RateLimitService:
         metric = (domain, *(label(*entry) for entry in descriptor.entries))
         figures = self.stats.of(metric, (domain, "override"))
         limit = CurrentLimit(count, Unit(override.unit))
-        return Ask(place, kept, f"{count}|{ledger_key(values)}", hits, count, figures, "", False, limit)
+        return Ask(
+            place, kept, f"{count}|{ledger_key(values)}", hits, count, figures, "", False, limit, False
+        )
 
     def _refund(self, ask: Ask) -> None:
         ask.figures.refunded += ask.kept.refunds.give_back(ask.key, -ask.hits, self._clock.now())
+
+    async def _overdraw(self, ask: Ask, left: int) -> None:
+        """Charge hits that do not fit: what is left is taken, and the rest is owed."""
+        limiter, refunds = ask.kept.limiter, ask.kept.refunds
+        ask.figures.overdrawn += ask.hits
+        if left > 0:
+            part = await limiter.try_acquire_async(ask.key, cost=min(left, ask.capacity))
+            if isinstance(part, Permit):
+                part._resize(ask.hits)
+                if part.ended is None:
+                    refunds.add(ask.key, part, ask.hits, self._clock.now())
+                return
+        if not refunds.charge(ask.key, ask.hits, self._clock.now()):
+            ask.figures.uncharged += ask.hits
 
     # -- asking ------------------------------------------------------------------------------------------
 
@@ -246,17 +280,17 @@ class RateLimitService:
             return await ask.kept.look(ask.key)
         return answer.status
 
-    def _settle(self, ask: Ask, answer: Answer, status: Status, denied: bool) -> DescriptorStatus:
-        """Note a grant, count, and say how things stand. `denied`: the whole request is, and grants were cancelled."""
+    def _settle(self, ask: Ask, answer: Answer, status: Status, refused: bool) -> DescriptorStatus:
+        """Note a grant, count, and say how things stand. `refused`: the whole request is, and grants were cancelled."""
         granted = _granted(ask, answer)
         remaining = status.remaining
-        if isinstance(answer, Permit) and not denied:
+        if isinstance(answer, Permit) and not refused:
             ask.kept.refunds.add(ask.key, answer, ask.hits, self._clock.now())
         elif isinstance(answer, Permit) and _decision(answer) is not None:
             # Of the moment of the grant; in memory it is of now.
             remaining = min(ask.capacity, remaining + ask.hits)
         if ask.hits > 0:
-            ask.figures.decided(ask.hits, granted, remaining, ask.capacity, ask.shadow, denied)
+            ask.figures.decided(ask.hits, granted, remaining, ask.capacity, ask.shadow, refused)
         wait = status.retry_after if status.retry_after > 0 and not granted else status.reset_after
         return DescriptorStatus(
             Code.OK if granted or ask.shadow else Code.OVER_LIMIT,

@@ -116,7 +116,7 @@ class Refunds:
             given += taken
             grant.cost -= taken
             if grant.cost:
-                grant.permit._reduce(grant.cost)
+                grant.permit._resize(grant.cost)
             else:
                 grant.permit.cancel()
             if grant.permit.ended is not None:
@@ -125,6 +125,22 @@ class Refunds:
         if not row:
             del self._grants[key]
         return given
+
+    def charge(self, key: str | None, hits: int, now: int) -> bool:
+        """Charge more hits than there are, to the newest grant of a key; False if there is none that could be."""
+        row = self._grants.get(key)
+        grant = next((each for each in reversed(row or ()) if each.permit is not None), None)
+        if row is None or grant is None:
+            return False
+        grant.cost += hits
+        # They are as late as now, and so is what they are a part of: it goes back last.
+        grant.at = now
+        grant.permit._resize(grant.cost)
+        if grant.permit.ended is not None:
+            # A shared ledger hears of a permit once.
+            row.remove(grant)
+            self._permits -= 1
+        return True
 
     def _new_row(self, key: str | None, now: int) -> deque[_Grant] | None:
         if len(self._grants) >= self._sweep_at:

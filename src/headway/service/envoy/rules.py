@@ -24,7 +24,7 @@ from headway.service.envoy.messages import Entry
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """A limit in the configuration. `limit` is None where it is unlimited; `path` has the key and value of each level,
-    with an empty value for a key alone."""
+    with an empty value for a key alone. `overdraft`: hits that do not fit are charged all the same."""
 
     domain: str
     path: tuple[Entry, ...]
@@ -33,6 +33,7 @@ class Rule:
     replaces: frozenset[str] = frozenset()
     shadow: bool = False
     detailed_metric: bool = False
+    overdraft: bool = False
 
     @property
     def metric(self) -> tuple[str, ...]:

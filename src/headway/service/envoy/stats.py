@@ -10,7 +10,8 @@ Its figures are `ratelimit.service.rate_limit.DOMAIN.KEY_VALUE.STAT`, and its ex
     shadow_mode    of them, those that passed all the same, in shadow mode
 
 There is one difference: hits of a request that *another* rule denied are in `total_hits` alone, since they were not
-consumed. `refunded` counts what was given back, which envoyproxy/ratelimit does not know.
+consumed. `refunded` counts what was given back, `overdrawn` what was charged beyond a limit that allows it, and
+`uncharged` what could not be: envoyproxy/ratelimit does not know these.
 
 Metrics with values in their names (`detailed_metric`, `value_to_metric`, overrides) are bounded: when there are too
 many, further ones are counted under the name of their rule.
@@ -23,7 +24,9 @@ from typing import NamedTuple
 
 MOST_METRICS = 10_000
 PREFIX = "ratelimit_service_rate_limit"
-NAMES = ("total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode", "refunded")
+NAMES = (
+    "total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode", "refunded", "overdrawn", "uncharged",
+)  # fmt: skip
 
 
 class Sample(NamedTuple):
@@ -41,7 +44,7 @@ class RuleStats:
 
     def __init__(self, near_ratio: float) -> None:
         self.total_hits = self.within_limit = self.near_limit = 0
-        self.over_limit = self.shadow_mode = self.refunded = 0
+        self.over_limit = self.shadow_mode = self.refunded = self.overdrawn = self.uncharged = 0
         self._near_ratio = near_ratio
 
     def passed(self, hits: int) -> None:
