@@ -1,8 +1,5 @@
 """Envoy's messages to bytes and back, against protobuf's own runtime in both directions, and garbage."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,9 +22,8 @@ from headway.service.envoy.messages import (
 )
 from headway.service.envoy.wire import bytes_field, number_field, varint
 
-sys.path.insert(0, str(Path(__file__).parent))
 protobuf = pytest.importorskip("google.protobuf.message", reason="needs protobuf: pip install protobuf")
-from rls_protos import Request, Response  # noqa: E402 - after the check
+from service.envoy.rls_protos import Request, Response  # noqa: E402 - after the check
 
 SECOND = 10**9
 uint32 = st.integers(0, 2**32 - 1)

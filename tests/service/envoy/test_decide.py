@@ -1,8 +1,5 @@
 """The decision, in virtual time: hits, all or nothing, statuses, overrides, shadow mode, and other configurations."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,9 +16,7 @@ from headway.service.envoy.messages import (
     Unit,
 )
 from headway.testing import ManualClock
-
-sys.path.insert(0, str(Path(__file__).parent))
-from asking import OK, OVER, ask, codes, descriptor, passed, remaining, request, service_of
+from service.envoy.asking import OK, OVER, ask, codes, descriptor, passed, remaining, request, service_of
 
 SECOND = 10**9
 KEYS = ["user=a", "user=b", "path=x"]

@@ -3,7 +3,6 @@ engine that does not answer."""
 
 import asyncio
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,9 +13,7 @@ from conftest import find_program
 from headway import EngineUnavailable, LimiterClosed
 from headway.service.envoy.config import read_config
 from headway.service.envoy.messages import LimitOverride, Unit
-
-sys.path.insert(0, str(Path(__file__).parent))
-from asking import OK, OVER, ask, codes, descriptor, passed, remaining, request, service_of
+from service.envoy.asking import OK, OVER, ask, codes, descriptor, passed, remaining, request, service_of
 
 TWO = """
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 5}}

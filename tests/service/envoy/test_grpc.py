@@ -9,16 +9,13 @@ import subprocess
 import sys
 import threading
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from headway import InvalidArgument
 from headway.service.envoy.client_codec import decode_response, encode_request
 from headway.service.envoy.codec import MAX_MESSAGE, MAX_TEXT
-
-sys.path.insert(0, str(Path(__file__).parent))
-from asking import OK, OVER, codes, descriptor, remaining, request, service_of
+from service.envoy.asking import OK, OVER, codes, descriptor, remaining, request, service_of
 
 grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install grpcio")
 from headway.service.envoy import calls, grpc_server  # noqa: E402 - after the check

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import json
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,9 +18,7 @@ from headway.service.envoy.messages import (
     RateLimitResponse,
     Unit,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))
-from asking import service_of
+from service.envoy.asking import service_of
 
 USERS = "  - {key: user, rate_limit: {unit: minute, requests_per_unit: 1, name: users}}"
 

@@ -2,16 +2,13 @@
 
 import asyncio
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from headway.testing import ManualClock
-
-sys.path.insert(0, str(Path(__file__).parent))
-from asking import OK, OVER, ask, codes, descriptor, passed, remaining, request, service_of
+from service.envoy.asking import OK, OVER, ask, codes, descriptor, passed, remaining, request, service_of
 
 LOOK = descriptor("tokens=a", hits_addend=0)
 KINDS = ["100/minute", "100/minute aligned", "100/minute burst 100", "100/minute; 1000/day"]

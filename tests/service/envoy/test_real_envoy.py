@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import shutil
 import socket
-import sys
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,9 +17,7 @@ import pytest
 from conftest import find_program
 from headway.service.envoy.config import read_config
 from headway.service.envoy.decide import RateLimitService
-
-sys.path.insert(0, str(Path(__file__).parent))
-from asking import OK, descriptor, remaining, request
+from service.envoy.asking import OK, descriptor, remaining, request
 
 aiohttp = pytest.importorskip("aiohttp", reason="needs aiohttp: pip install aiohttp")
 pytest.importorskip("grpc", reason="needs grpcio: pip install grpcio")

@@ -1,8 +1,6 @@
 """Refunds: hits go back, and whichever hits were meant, no window ever has more than the limit."""
 
-import sys
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +9,7 @@ from hypothesis import strategies as st
 from headway import Limiter
 from headway.service.envoy.refunds import Refunds
 from headway.testing import ManualClock
-
-sys.path.insert(0, str(Path(__file__).parent))
-from asking import OK, ask, descriptor, passed, remaining, service_of
+from service.envoy.asking import OK, ask, descriptor, passed, remaining, service_of
 
 SECOND = 10**9
 

@@ -1,17 +1,12 @@
 """Figures, under the names that dashboards for envoyproxy/ratelimit know."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from headway.service.envoy import stats as stats_module
 from headway.service.envoy.messages import LimitOverride, Unit
 from headway.service.envoy.stats import NAMES, Stats
 from headway.testing import ManualClock
-
-sys.path.insert(0, str(Path(__file__).parent))
-from asking import ask, descriptor, service_of
+from service.envoy.asking import ask, descriptor, service_of
 
 
 def figures(service, *metric):
