@@ -145,6 +145,13 @@ def test_two_descriptors_of_one_ledger_take_both_or_none(clock):
     assert passed(service, "user=a", 9) == 3
 
 
+def test_a_bucket_has_no_trace_of_a_denied_request(clock):
+    service = service_of('  - {key: user, limit: "1/s burst 5"}\n  - {key: path, limit: 0/s}', clock=clock)
+    for _ in range(3):
+        ask(service, "user=a", "user=a", "path=x", descriptor("user=a", hits_addend=3))
+    assert passed(service, "user=a", 9) == 5
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

@@ -66,6 +66,18 @@ def test_more_hits_than_the_limit_are_charged_too(clock):
     assert remaining(ask(service, LOOK)) == [0]
 
 
+@pytest.mark.parametrize("limit", KINDS)
+def test_any_number_of_hits_can_be_charged_any_number_of_times(clock, limit):
+    service = service_of(rules(limit), clock=clock)
+    for _ in range(9):
+        assert ask(service, descriptor("tokens=a", hits_addend=2**64 - 1)).overall_code is OVER
+    assert ask(service, LOOK).overall_code is OVER
+    assert service.stats.of(("d", "tokens")).uncharged == 0
+    assert (
+        ask(service, descriptor("tokens=a", hits_addend=2**64 - 1, is_negative_hits=True)).overall_code is OK
+    )
+
+
 def test_the_other_descriptors_of_a_report_are_charged_as_well(clock):
     service = service_of(rules(), clock=clock)
     ask(service, "tokens=a", hits_addend=90)

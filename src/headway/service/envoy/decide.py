@@ -46,6 +46,9 @@ from headway.service.envoy.rules import label, ledger_key
 from headway.service.envoy.stats import RuleStats, Stats
 from headway.service.envoy.units import current_limit
 
+MOST_HITS = 1 << 60
+"""More than any limit per unit grants, and few enough to be added up."""
+
 NO_LIMIT = DescriptorStatus(Code.OK)
 UNLIMITED = DescriptorStatus(Code.OK, limit_remaining=MAX_UINT32)
 
@@ -309,6 +312,7 @@ def _hits(descriptor: Descriptor, usual: int) -> int:
     hits = descriptor.hits_addend
     if hits is None:
         hits = usual or 1
+    hits = min(hits, MOST_HITS)
     return -hits if descriptor.is_negative_hits else hits
 
 
@@ -325,6 +329,7 @@ def _granted(ask: Ask, answer: Answer) -> bool:
 
 
 def _cancel(answers: Sequence[object]) -> None:
-    for answer in answers:
+    """Give back what was taken; the last first, since a grant that nothing came after leaves no trace."""
+    for answer in reversed(answers):
         if isinstance(answer, Permit) and answer.ended is None:
             answer.cancel()

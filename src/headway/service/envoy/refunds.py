@@ -33,6 +33,8 @@ MOST_GRANTS = 100_000
 """Of one rule."""
 MOST_OF_A_KEY = 1_000
 MOST_KEYS = 100_000
+MOST_HITS = 1 << 61
+"""Of one grant that is charged more and more: numbers end at 2**62."""
 
 
 class _Grant:
@@ -132,7 +134,7 @@ class Refunds:
         grant = next((each for each in reversed(row or ()) if each.permit is not None), None)
         if row is None or grant is None:
             return False
-        grant.cost += hits
+        grant.cost = min(grant.cost + hits, MOST_HITS)
         # They are as late as now, and so is what they are a part of: it goes back last.
         grant.at = now
         grant.permit._resize(grant.cost)
