@@ -229,13 +229,17 @@ def test_a_request_that_is_cut_or_changed_is_read_or_malformed(request, data):
 # -- single rules --------------------------------------------------------------------------------------------------
 
 
-def test_the_bytes_of_a_request_are_those_that_envoy_sends():
-    # Written down from Envoy 1.40: one descriptor, a refund of 3.
-    request = RateLimitRequest(
-        "shop", (Descriptor((Entry("generic_key", "a"),), hits_addend=3, is_negative_hits=True),)
-    )
-    data = bytes.fromhex("0a0473686f7012180a100a0b67656e657269635f6b65791201611a0208032001")
-    assert (encode_request(request), decode_request(data)) == (data, request)
+def test_the_bytes_that_an_envoy_has_sent_are_read():
+    """Captured from Envoy 1.40 with examples/envoy: 100 hits before a call, and a refund of 70 after it."""
+    begin = "0a0473686f7012{}0a0e0a06746f6b656e731204757365640a0d0a04757365721205616c696365{}"
+    for data, hits, negative in (
+        (begin.format("23", "1a020864"), 100, False),
+        (begin.format("25", "1a0208462001"), 70, True),
+    ):
+        entries = (Entry("tokens", "used"), Entry("user", "alice"))
+        request = RateLimitRequest("shop", (Descriptor(entries, None, hits, negative),))
+        assert decode_request(bytes.fromhex(data)) == request
+        assert encode_request(request).hex() == data
 
 
 def test_an_empty_wrapper_is_an_explicit_zero():
