@@ -214,6 +214,17 @@ class Permit:
             raise self._finished(_SETTLE)
         self._end_locked(_SETTLE, settled_cost(cost, self._store.metrics))
 
+    def _resize(self, cost: int) -> None:
+        """Like `settle`, without an end: it turns out to cost less, or more, and may do so again. Only of a permit that
+        is not held."""
+        self.settle(cost)
+        if self._claims is not None:
+            self._claims = [
+                (place, part, cost, mark, tally, key) for place, part, _, mark, tally, key in self._claims
+            ]
+        self._cost = cost
+        self._end = 0
+
     def _finished(self, how: int) -> PermitFinished:
         return PermitFinished(Outcome(self._end).verb, Outcome(how).verb)
 

@@ -101,6 +101,10 @@ class SharedPermit(Permit):
         spent = tuple(actual.get(i, taken) for i, taken in enumerate(self._decision.costs))
         self._end_by(Outcome.SETTLE, spent)
 
+    def _resize(self, cost: int) -> None:
+        """The ledger is told of a permit once, so it has ended after this."""
+        self.settle(cost)
+
     def _end_as(self, how: int) -> None:
         if self._end:
             raise self._finished(how)

@@ -6,6 +6,7 @@
     problems    errors as problem+json (RFC 9457): which error of headway is which status
     hosts       which names a request may call this server by
     grpc        gRPC on libnghttp2, for calls with one message each way
+    envoy       Envoy's rate limit service: its messages, its configuration, what it is answered
     running     runs an application with uvicorn: an address that is in use, Ctrl-C
     client      the other side of the plain HTTP, by the standard library
     watching    the other side of STOMP: a gate's state and changes, through lost connections

