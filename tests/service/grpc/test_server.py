@@ -19,7 +19,7 @@ if not http2.available():
     pytest.skip("needs libnghttp2: apt-get install libnghttp2-14", allow_module_level=True)
 
 from headway.service.grpc.server import GrpcServer  # noqa: E402
-from headway.service.grpc.status import INVALID_ARGUMENT, GrpcError  # noqa: E402
+from headway.service.grpc.status import GrpcError, GrpcStatus  # noqa: E402
 
 pytestmark = pytest.mark.realtime
 
@@ -70,10 +70,10 @@ class Handlers:
         return message[::-1]
 
     def refuse(self, message):
-        raise GrpcError(INVALID_ARGUMENT, "the domain is empty")
+        raise GrpcError(GrpcStatus.INVALID_ARGUMENT, "the domain is empty")
 
     async def refuse_later(self, message):
-        raise GrpcError(INVALID_ARGUMENT, "the domain is empty")
+        raise GrpcError(GrpcStatus.INVALID_ARGUMENT, "the domain is empty")
 
     def fail(self, message):
         raise ZeroDivisionError("a secret")

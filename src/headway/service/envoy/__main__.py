@@ -46,6 +46,11 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--merge", action="store_true", help="let one domain be in several files")
     parser.add_argument("--shadow", action="store_true", help="answer OK, whatever was found")
+    parser.add_argument(
+        "--transport",
+        choices=("nghttp2", "grpcio"),
+        help="what carries gRPC (default: nghttp2 where it can be used)",
+    )
     parser.add_argument("--insecure", action="store_true", help="listen on another address than loopback")
     options = parser.parse_args(given)
     if not options.insecure and not _is_loopback(options.host):
@@ -72,7 +77,9 @@ async def serve(options: argparse.Namespace) -> None:
     service = RateLimitService(
         _load(options), namespace=options.namespace, shadow=options.shadow, engine=options.engine, **engine
     )
-    server = await grpc_server.start(service, host=options.host, port=options.port)
+    server = await grpc_server.start(
+        service, host=options.host, port=options.port, transport=options.transport
+    )
 
     def reload() -> None:
         try:

@@ -11,7 +11,6 @@ that setting that decides while the engine is away.
 from __future__ import annotations
 
 import logging
-from enum import IntEnum
 from typing import NamedTuple
 
 from headway.errors import EngineUnavailable, LimiterClosed
@@ -19,6 +18,7 @@ from headway.service.envoy.codec import decode_request, encode_response
 from headway.service.envoy.decide import RateLimitService
 from headway.service.envoy.messages import MalformedMessage
 from headway.service.envoy.wire import LENGTH, fields, number_field, read_text
+from headway.service.grpc.status import GrpcStatus
 
 log = logging.getLogger("headway")
 
@@ -27,16 +27,6 @@ SHOULD_RATE_LIMIT = f"/{SERVICE}/ShouldRateLimit"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
 SERVING, NOT_SERVING = 1, 2
-
-
-class GrpcStatus(IntEnum):
-    """The codes of gRPC that are answered here."""
-
-    OK = 0
-    INVALID_ARGUMENT = 3
-    NOT_FOUND = 5
-    INTERNAL = 13
-    UNAVAILABLE = 14
 
 
 class Reply(NamedTuple):

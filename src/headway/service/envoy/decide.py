@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from headway import Denied, InvalidArgument, LimiterClosed, Permit, Status
 from headway.clock import as_clock
+from headway.engines.uri import is_local
 from headway.service.envoy.config import Config
 from headway.service.envoy.limiters import Kept, Limiters
 from headway.service.envoy.messages import (
@@ -107,6 +108,8 @@ class RateLimitService:
         self._config = config
         self._limiters = Limiters(namespace, options, fixed=config.fixed)
         self._closed = False
+        self.shared = not is_local(options.get("engine", "memory://"))
+        """Whether a decision has to be waited for."""
 
     @property
     def config(self) -> Config:

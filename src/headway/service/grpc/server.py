@@ -24,7 +24,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from headway.service.grpc.status import DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, UNIMPLEMENTED, GrpcError
+from headway.service.grpc.status import GrpcError, GrpcStatus
 
 if TYPE_CHECKING:
     from headway.service.grpc.http2 import Connection
@@ -172,7 +172,9 @@ class GrpcProtocol(asyncio.Protocol):
     def _handle(self, stream: int, path: bytes, message: bytes, timeout: int | None) -> None:
         handler = self.server.handlers.get(path)
         if handler is None:
-            self.http2.fail(stream, UNIMPLEMENTED, f"there is no method {path.decode(errors='replace')}")
+            self.http2.fail(
+                stream, GrpcStatus.UNIMPLEMENTED, f"there is no method {path.decode(errors='replace')}"
+            )
             return
         try:
             answer = handler(message)
@@ -191,7 +193,7 @@ class GrpcProtocol(asyncio.Protocol):
                 found = await answer
             self.http2.answer(stream, found)
         except TimeoutError:
-            self.http2.fail(stream, DEADLINE_EXCEEDED, "the call's time is over")
+            self.http2.fail(stream, GrpcStatus.DEADLINE_EXCEEDED, "the call's time is over")
         except Exception as error:  # noqa: BLE001 - told to the peer, or logged
             self._fail(stream, error)
         self.tasks.pop(stream, None)
@@ -204,7 +206,7 @@ class GrpcProtocol(asyncio.Protocol):
             self.http2.fail(stream, error.code, error.message)
         else:
             log.error("gRPC: a call failed", exc_info=error)
-            self.http2.fail(stream, INTERNAL, "the call failed; the server's log says why")
+            self.http2.fail(stream, GrpcStatus.INTERNAL, "the call failed; the server's log says why")
 
     # -- writing
 
@@ -241,6 +243,6 @@ class GrpcProtocol(asyncio.Protocol):
         """Close it whatever is under way."""
         for stream, task in list(self.tasks.items()):
             task.cancel()
-            self.http2.fail(stream, UNAVAILABLE, "the server ends")
+            self.http2.fail(stream, GrpcStatus.UNAVAILABLE, "the server ends")
         self._flush()
         self.transport.abort()

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Final
+from enum import IntEnum
 
 from headway.errors import HeadwayError
 
-OK: Final = 0
-INVALID_ARGUMENT: Final = 3
-DEADLINE_EXCEEDED: Final = 4
-RESOURCE_EXHAUSTED: Final = 8
-UNIMPLEMENTED: Final = 12
-INTERNAL: Final = 13
-UNAVAILABLE: Final = 14
-UNAUTHENTICATED: Final = 16
+
+class GrpcStatus(IntEnum):
+    """The codes of gRPC that are answered here."""
+
+    OK = 0
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
 
 
 class GrpcError(HeadwayError):
     """A call that is answered with a status other than OK.
 
-    >>> raise GrpcError(INVALID_ARGUMENT, "the domain is empty")
+    >>> raise GrpcError(GrpcStatus.INVALID_ARGUMENT, "the domain is empty")
     Traceback (most recent call last):
-    headway.service.grpc.status.GrpcError: the domain is empty (gRPC status 3)
+    headway.service.grpc.status.GrpcError: the domain is empty (INVALID_ARGUMENT)
     """
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{message} (gRPC status {code})")
+    def __init__(self, code: GrpcStatus, message: str) -> None:
+        super().__init__(f"{message} ({code.name})")
         self.code = code
         self.message = message
