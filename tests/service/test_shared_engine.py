@@ -8,7 +8,7 @@ import httpx
 import pytest
 from tests.service.virtual import Peer, problem
 
-from headway import EngineUnavailable
+from headway import EngineUnavailable, Permit
 from headway.service import acquire
 from headway.service.config import parse_config
 from headway.service.service import Service
@@ -182,7 +182,7 @@ def test_an_engine_that_is_away_and_comes_back(uri, valkey):
 def test_a_grant_whose_status_cannot_be_had_is_a_grant(uri, monkeypatch):
     """After a wait the status is a round trip of its own, and the engine may be away by then."""
 
-    class Away:
+    class Away(Permit):
         """A permit whose engine is away when its status is asked for."""
 
         async def status_async(self):

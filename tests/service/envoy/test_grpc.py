@@ -272,8 +272,8 @@ def test_what_was_used_outlives_a_server_that_is_killed_and_is_shared_by_two(tmp
     file = tmp_path / "limits.yaml"
     file.write_text(f"domain: d\ndescriptors:\n{USERS}")
     folder = tempfile.mkdtemp(prefix="headway-")  # pytest's own are too long for a unix socket
-    arguments = ("--config", str(file), "--port", "0", "--engine", f"embedded://{folder}/ledgers")
-    arguments += ("--transport", transport)
+    where = f"embedded://{folder}/ledgers"
+    arguments = ("--config", str(file), "--port", "0", "--engine", where, "--transport", transport)
     try:
         with Command(*arguments) as first:
             assert ask_patiently(first.port, "user=a") == OK
