@@ -10,6 +10,7 @@ import itertools
 import shutil
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,18 @@ def lender(request):
     # The last user ends the server, while its directory is still there.
     open_engine(f"embedded://{folder}/ledgers", TIMEOUT).close()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def threads():
+    """threads(): those that keep leases, and were begun in this test."""
+    before = set(threading.enumerate())
+
+    def threads():
+        now = [thread for thread in threading.enumerate() if thread.name == "headway-leases"]
+        return [thread for thread in now if thread not in before]
+
+    return threads
 
 
 @pytest.fixture

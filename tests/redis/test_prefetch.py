@@ -45,10 +45,6 @@ KINDS = {
 }
 
 
-def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "headway-leases"]
-
-
 def granted_in_the_end(limiter, *args, **options):
     """Try until a permit is there: its tokens are on their way."""
     got = []
@@ -372,9 +368,9 @@ def test_at_least_min_tokens_are_asked_for(borrow):
     assert few.peek().lease.tokens == 5
 
 
-def test_reserve_and_reset_all_are_refused_clearly(borrow):
+def test_reserve_and_reset_all_are_refused_clearly(borrow, threads):
     limiter = borrow(Bucket("5/minute", burst=5))
     with pytest.raises(NotPromised, match="beyond the end of a lease"):
         limiter.reserve()
     assert isinstance(outcome_of(limiter.reset_all), InvalidUse)
-    wait_until(lambda: threads() == [], "the end of the thread")
+    assert threads() == []

@@ -21,10 +21,6 @@ from waiting import NEVER, SOON, wait_until
 pytestmark = pytest.mark.realtime
 
 
-def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "headway-leases"]
-
-
 def fill(limiter, count, key=None):
     """Have a limiter hold at least so many tokens."""
     limiter.acquire(key, cost=count, timeout=NEVER).cancel()
@@ -193,7 +189,7 @@ def test_a_lower_limit_below_what_is_asked_for_refuses_the_waiter(borrow):
 # -- the end
 
 
-def test_close_hands_back_at_once_and_ends_every_wait(borrow, direct, call):
+def test_close_hands_back_at_once_and_ends_every_wait(borrow, direct, call, threads):
     limiter = borrow("20/hour", ttl=600)
     fill(limiter, 20)
     used = limiter.acquire(cost=5)
@@ -209,7 +205,7 @@ def test_close_hands_back_at_once_and_ends_every_wait(borrow, direct, call):
     limiter.close()
 
 
-def test_close_while_a_call_is_under_way_hands_back_what_that_brings(valkey, make_proxy, name):
+def test_close_while_a_call_is_under_way_hands_back_what_that_brings(valkey, make_proxy, name, threads):
     proxy = make_proxy(valkey)
     limiter = Limiter("20/hour", name=name, engine=proxy.url, prefetch=Prefetch(ttl=600), engine_timeout=5)
     fill(limiter, 1)
@@ -224,7 +220,7 @@ def test_close_while_a_call_is_under_way_hands_back_what_that_brings(valkey, mak
     wait_until(lambda: threads() == [], "the end of the thread")
 
 
-def test_slots_in_use_are_not_lent_to_others_after_close(borrow, direct):
+def test_slots_in_use_are_not_lent_to_others_after_close(borrow, direct, threads):
     limiter = borrow(Concurrency(3), ttl=0.6)
     permit = limiter.acquire(timeout=NEVER)
     limiter.close()
@@ -239,7 +235,7 @@ def test_slots_in_use_are_not_lent_to_others_after_close(borrow, direct):
         end.complete()
 
 
-def test_a_limiter_that_is_dropped_hands_back_and_its_thread_ends(borrow, direct, lender, name):
+def test_a_limiter_that_is_dropped_hands_back_and_its_thread_ends(borrow, direct, lender, name, threads):
     limiter = Limiter("20/hour", name=name, engine=lender, prefetch=Prefetch(ttl=600))
     fill(limiter, 20)
     assert len(threads()) == 1
@@ -335,7 +331,7 @@ def test_one_caller_that_waits_gets_as_much_as_many(borrow, direct):
 # -- the thread
 
 
-def test_there_is_no_thread_before_it_is_needed_and_one_for_many_keys(borrow):
+def test_there_is_no_thread_before_it_is_needed_and_one_for_many_keys(borrow, threads):
     limiter = borrow("5/minute")
     limiter.peek()
     wait_until(lambda: threads() == [], "the end of the thread")
@@ -344,7 +340,7 @@ def test_there_is_no_thread_before_it_is_needed_and_one_for_many_keys(borrow):
     assert len(threads()) == 1
 
 
-def test_an_idle_limiter_hands_back_and_its_thread_ends(borrow, direct):
+def test_an_idle_limiter_hands_back_and_its_thread_ends(borrow, direct, threads):
     # On a busy machine so short a lease may end before it is renewed, and its tokens count as spent then.
     limiter = borrow("20/2s", ttl=0.3)
     fill(limiter, 20)
