@@ -123,7 +123,8 @@ def check_contents(wheel, compiled):
     assert wheel.name.endswith("-py3-none-any.whl") != compiled
     assert "headway/py.typed" in names
     assert not [name for name in names if name.endswith((".c", ".html"))]
-    sources = {file.relative_to(ROOT / "src").as_posix() for file in MODULES.values() if file.suffix == ".py"}
+    files = [file.relative_to(ROOT / "src") for file in MODULES.values()]
+    sources = {file.as_posix() for file in files if file.suffix == ".py"}
     assert sources <= set(names), "the .py is needed for HEADWAY_PURE=1 and for tracebacks"
-    binaries = {name.partition(".")[0] + ".py" for name in names if name.endswith((".so", ".pyd"))}
-    assert binaries == (sources if compiled else set())
+    binaries = {name.partition(".")[0] for name in names if name.endswith((".so", ".pyd"))}
+    assert binaries == ({file.with_suffix("").as_posix() for file in files} if compiled else set())
