@@ -309,7 +309,7 @@ def test_a_prefetcher_that_is_dropped_is_reclaimed_and_its_thread_ends():
         """Knows its prefetcher, and its fetch is a method."""
 
         def __init__(self):
-            self.prefetcher = Prefetcher(self.fetch)
+            self.prefetcher = Prefetcher(self.fetch, fetch_timeout=30)
 
         def fetch(self, amount):
             return amount, 60.0
