@@ -603,7 +603,7 @@ def test_a_cluster(cluster, open_gate):
 def test_sentinels_and_a_failover(make_sentinels, open_gate):
     sentinels = make_sentinels(replicas=1)
     check_gate(open_gate, sentinels.url)
-    gate = open_gate(sentinels.url, 0.3, "strict")
+    gate = open_gate(sentinels.url, 2, "strict")
     reader = Reader(gate)
     reader.wait(lambda found: len(found) == 4)
     sentinels.failover()
