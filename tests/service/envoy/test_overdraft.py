@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.engines.uri import open_engine
 from headway.testing import ManualClock
 from service.envoy.asking import OK, OVER, ask, codes, descriptor, passed, remaining, request, service_of
 
@@ -133,4 +134,6 @@ def test_on_a_shared_engine():
     try:
         asyncio.run(main())
     finally:
+        # The last user ends the server, while its directory is still there.
+        open_engine(f"embedded://{folder}/ledgers", 10).close()
         shutil.rmtree(folder, ignore_errors=True)
