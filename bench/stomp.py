@@ -47,6 +47,7 @@ def serve(order: dict[str, Any]) -> None:
 
     from headway import Once
     from headway.once import stomp_app
+    from headway.service.running import uvicorn_config
 
     listening = socket.socket()
     if order.get("small_buffers"):
@@ -55,8 +56,7 @@ def serve(order: dict[str, Any]) -> None:
     listening.bind(("127.0.0.1", 0))
     listening.listen(1000)
     app = stomp_app({"a": Once(60)}, **order.get("options", {}))
-    config = uvicorn.Config(app, log_level="error", ws_per_message_deflate=False, lifespan="off")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn_config(app))
 
     def end() -> None:
         sys.stdin.read()

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from headway import Once
 from headway.cli.app import app
-from headway.cli.events import default_engine, greeting, read_gate
+from headway.cli.events import greeting, read_gate
 from waiting import NEVER
 
 
@@ -181,15 +181,6 @@ def test_a_gate_that_is_kept_with_another_duration(tmp_path):
     done = run("serve", "--gate", "orders=6min", "--engine", engine, "--port", "0")
     assert done.exit_code == 2
     assert done.stderr.startswith("headway: 'orders' is kept as ")
-
-
-def test_the_default_engine_is_in_the_folder_for_state(monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", "/var/my state")
-    assert default_engine() == "embedded:///var/my%20state/headway/events"
-    for unset in ("", "relative"):
-        monkeypatch.setenv("XDG_STATE_HOME", unset)
-        monkeypatch.setenv("HOME", "/home/zoe")
-        assert default_engine() == "embedded:///home/zoe/.local/state/headway/events"
 
 
 def test_the_default_engine_works(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headway.cli.app import app
-from headway.cli.serve import state_engine
+from headway.cli.serving import state_engine
 
 
 def headway(*words):

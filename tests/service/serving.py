@@ -6,7 +6,7 @@ import threading
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from headway.service.running import listen, server_of, url_of
+from headway.service.running import Server, listen, url_of, uvicorn_config
 from waiting import NEVER
 
 
@@ -55,7 +55,7 @@ def serving(app):
     """The client of an application that is served."""
     listener = listen("127.0.0.1", 0)
     ready = threading.Event()
-    server = server_of(app, ready.set)
+    server = Server(uvicorn_config(app), ready.set)
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import closing
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from headway.cli import INTERRUPTED
 from headway.cli.options import bad_option
+from headway.cli.serving import WRONG, complaints, need, state_engine
 from headway.cli.words import count, shown, span
 from headway.core.durations import to_ns
 from headway.engines.uri import public
-from headway.errors import EngineUnavailable, HeadwayError, InvalidLimit
+from headway.errors import InvalidLimit
 from headway.once import Once
 
 REJECTED = 1
-WRONG = 2
-UNAVAILABLE = 3
 DEFAULT_PORT = 8080
 NAME = re.compile(r"[\w.:-]{1,200}")
 TIMEOUT = 2.0
@@ -41,34 +35,6 @@ def events() -> None:
 Gate = Annotated[str, typer.Argument(help="The gate's name.", metavar="GATE")]
 Url = Annotated[str, typer.Option("--url", help="Where `headway events serve` is.")]
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
-
-
-@contextmanager
-def complaints() -> Iterator[None]:
-    """End the command with one line on stderr: exit code 2 if an argument is wrong, 3 if something does not answer."""
-    from headway.service.client import ServiceUnavailable
-
-    try:
-        yield
-    except HeadwayError as error:
-        typer.echo(f"headway: {error}", err=True)
-        away = isinstance(error, EngineUnavailable | ServiceUnavailable)
-        raise typer.Exit(UNAVAILABLE if away else WRONG) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def need(command: str, *modules: str) -> None:
-    """End the command if a module of the `server` extra is missing."""
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != module:
-                raise
-            hint = "pip install 'headway[server]'"
-            typer.echo(f"headway events {command}: this needs {module}: {hint}", err=True)
-            raise typer.Exit(WRONG) from None
 
 
 # -- serve ----------------------------------------------------------------------------------------------------
@@ -109,7 +75,7 @@ def serve(
 
     headway events serve --gate webhooks=5min --gate alarms=1min,strict
     """
-    need("serve", "starlette", "uvicorn", "websockets")
+    need("events serve", "starlette", "uvicorn", "httptools", "websockets")
     from headway.service.app import service_app
     from headway.service.running import check_exposure, listen, run, url_of
 
@@ -117,7 +83,7 @@ def serve(
     names = [name for name, _, _ in terms]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise bad_option("--gate", f"{twice!r} is given twice")
-    where = engine or default_engine()
+    where = engine or state_engine("events")
     with complaints():
         check_exposure(host, insecure)
         gates = {name: open_gate(where, name, duration, mode) for name, duration, mode in terms}
@@ -153,14 +119,6 @@ def read_gate(text: str) -> tuple[str, str, str]:
     except InvalidLimit as error:
         raise bad_option("--gate", error) from None
     return name, duration, mode or "only"
-
-
-def default_engine() -> str:
-    """A private server in the user's own folder for what programs keep."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    # A relative path is to be ignored: so says the specification of these folders.
-    folder = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
-    return f"embedded://{quote(str(folder / 'headway' / 'events'))}"
 
 
 def open_gate(engine: str, name: str, duration: str, mode: Any) -> Once:
@@ -279,7 +237,7 @@ def watch(gate: Gate, url: Url = DEFAULT_URL) -> None:
     On a terminal it is a picture that is kept up to date; elsewhere a line for each change. A lost connection is made
     again, and what happened meanwhile is caught up: nothing is left out unless it says so.
     """
-    need("watch", "websockets")
+    need("events watch", "websockets")
     from headway.cli.events_watch import show
 
     with complaints():

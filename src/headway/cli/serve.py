@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import quote
 
 import typer
 
-from headway.cli import INTERRUPTED
 from headway.cli.options import bad_option
+from headway.cli.serving import complaints, need, state_engine
 from headway.cli.words import count, shown
 from headway.engines.uri import public
-from headway.errors import EngineUnavailable, HeadwayError
 from headway.printable import printable
 
 if TYPE_CHECKING:
     from headway.service.service import Service
 
-WRONG = 2
-UNAVAILABLE = 3
 DEFAULT_FILE = Path("headway.toml")
 
 
@@ -75,7 +70,7 @@ def serve(
     the server gracefully, with exit code 0. It is 2 if something in the file or an option is wrong, and 3 if the engine
     does not answer.
     """
-    need("starlette", "uvicorn", "httptools", "websockets", "msgspec", "prometheus_client")
+    need("serve", "starlette", "uvicorn", "httptools", "websockets", "msgspec", "prometheus_client")
     from headway.service.config import Config, parse_config
     from headway.service.running import listen, url_of
     from headway.service.server import serve as run
@@ -83,7 +78,7 @@ def serve(
 
     tls = checked_tls(tls_cert, tls_key)
     file = config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
-    try:
+    with complaints():
         found = Config() if file is None else parse_config(read(file), str(file), os.environ)
         address = host or found.server.host
         check_exposure(found, address, insecure, str(file or ""))
@@ -104,27 +99,7 @@ def serve(
                 ready=lambda service: typer.echo(greeting(url, service)),
                 told=lambda line: typer.echo(f"headway: {printable(line)}", err=True),
             )
-    except EngineUnavailable as error:
-        typer.echo(f"headway: {error}", err=True)
-        raise typer.Exit(UNAVAILABLE) from None
-    except HeadwayError as error:
-        typer.echo(f"headway: {error}", err=True)
-        raise typer.Exit(WRONG) from None
-    except KeyboardInterrupt:  # before the server was there to take it
-        raise typer.Exit(INTERRUPTED) from None
     typer.echo("headway: ended")
-
-
-def need(*modules: str) -> None:
-    """End the command if a module of the `server` extra is missing."""
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != module:
-                raise
-            typer.echo(f"headway serve: this needs {module}: pip install 'headway[server]'", err=True)
-            raise typer.Exit(WRONG) from None
 
 
 def read(file: Path) -> str:
@@ -148,14 +123,6 @@ def checked_tls(certificate: Path | None, key: Path | None) -> tuple[Path, Path]
             "--tls-cert", f"{printable(str(certificate))} and its key cannot be used: {error}"
         ) from None
     return certificate, key
-
-
-def state_engine(part: str) -> str:
-    """A private server in the user's own folder for what programs keep."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    # A relative path is to be ignored: so says the specification of these folders.
-    folder = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
-    return f"embedded://{quote(str(folder / 'headway' / part))}"
 
 
 def greeting(url: str, service: Service) -> str:

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from headway.once import Once, stomp_app
 from headway.service.gates import gate_routes
@@ -41,20 +41,23 @@ def service_app(
             for gate in gates.values():
                 gate.close()
 
-    stomp_gates = stomp_app(gates, **stomp)
-    routes = [
-        *gate_routes(gates),
-        Route(STOMP_PATH, _no_websocket, methods=["GET"]),
-        # A mounted application would be reached at /stomp/ alone.
-        WebSocketRoute(f"{STOMP_PATH}/", stomp_gates),
-        WebSocketRoute(STOMP_PATH, stomp_gates),
-    ]
     return Starlette(
-        routes=routes,
+        routes=[*gate_routes(gates), *stomp_routes(gates, **stomp)],
         middleware=[Middleware(HostGuard, host=host, origins=origins)],
         exception_handlers=PROBLEM_HANDLERS,
         lifespan=lifespan,
     )
+
+
+def stomp_routes(gates: Mapping[str, Once], **options: Any) -> list[BaseRoute]:
+    """STOMP over WebSocket at /stomp; `options` are those of `stomp_app`."""
+    gates_on_stomp = stomp_app(gates, **options)
+    return [
+        Route(STOMP_PATH, _no_websocket, methods=["GET"]),
+        # A mounted application would be reached at /stomp/ alone.
+        WebSocketRoute(f"{STOMP_PATH}/", gates_on_stomp),
+        WebSocketRoute(STOMP_PATH, gates_on_stomp),
+    ]
 
 
 async def _no_websocket(request: Request) -> Response:  # noqa: ARG001

@@ -20,9 +20,12 @@ import uvicorn
 from headway.errors import HeadwayError, InvalidArgument
 from headway.service.bodies import MAX_BODY
 from headway.service.hosts import is_loopback
+from headway.service.protocol import BoundedProtocol
 
 DRAIN: Final = 5
 """Seconds that requests have when the server ends."""
+KEEP_ALIVE: Final = 60
+"""Seconds for which a connection is kept between two requests: a client that uses it again finds it open."""
 
 
 class CannotListen(HeadwayError):
@@ -72,7 +75,7 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Tells when it is ready, and takes a signal for the wish to end, not for the way to end."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
@@ -95,23 +98,30 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def server_of(app: Any, ready: Callable[[], None] = lambda: None) -> _Server:
-    """A uvicorn that is set up as it should be; `ready` is called when the first request can come."""
-    config = uvicorn.Config(
+def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
+    """How every server here is set up.
+
+    Messages on a WebSocket are not compressed: they are small, each connection would have a compressor of its own, and
+    a change goes to hundreds of connections.
+    """
+    return uvicorn.Config(
         app,
-        log_level="warning",
+        http=BoundedProtocol,
+        log_level="error",
         access_log=False,
         server_header=False,
         lifespan="on",
         timeout_graceful_shutdown=DRAIN,
+        timeout_keep_alive=KEEP_ALIVE,
         ws_max_size=2 * MAX_BODY,
+        ws_per_message_deflate=False,
+        **options,
     )
-    return _Server(config, ready)
 
 
 def run(app: Any, listener: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until a signal comes."""
-    server = server_of(app, ready)
+    """Serve until a signal comes; `ready` is called when the first request can come."""
+    server = Server(uvicorn_config(app), ready)
     server.run([listener])
     if server.failed is not None:
         raise server.failed

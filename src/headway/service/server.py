@@ -21,40 +21,29 @@ import uvicorn
 from headway.errors import HeadwayError
 from headway.service.config import Config
 from headway.service.config_changes import Difference
-from headway.service.protocol import BoundedProtocol
-from headway.service.running import DRAIN
+from headway.service.running import Server, uvicorn_config
 from headway.service.service import Service
 from headway.service.web import web_app
 
 POLL: Final = 1.0
 """Seconds between two looks at the file."""
-KEEP_ALIVE: Final = 60
-"""Seconds for which a connection is kept between two requests: a client that uses it again finds it open."""
-MAX_WEBSOCKET: Final = 1 << 21
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, which drains the service before it stops to listen."""
+class _Server(Server):
+    """One that drains the service before it stops to listen."""
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
-        super().__init__(config)
+        super().__init__(config, ready)
         self._service = service
-        self._ready = ready
         self._drain: asyncio.Task[None] | None = None
         self.reload = asyncio.Event()
-        self.signal: int | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         # uvicorn's own would raise the signal again when all is done, as if the process had been killed.
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stop, number)
+            loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload.set)
         try:
             yield
@@ -62,11 +51,10 @@ class _Server(uvicorn.Server):
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
-    def _stop(self, number: int) -> None:
+    def _stop(self) -> None:
         if self._drain is not None:
             self.should_exit = self.force_exit = True
             return
-        self.signal = number
         self._drain = asyncio.ensure_future(self._end())
 
     async def _end(self) -> None:
@@ -88,8 +76,8 @@ def serve(
     origins: Collection[str] = (),
     ready: Callable[[Service], None] = lambda _: None,
     told: Callable[[str], None] = lambda _: None,
-) -> int | None:
-    """Serve until a signal comes; which one it was. Raises `ConfigError`, `EngineUnavailable` and their like.
+) -> None:
+    """Serve until a signal comes. Raises `ConfigError`, `EngineUnavailable` and their like.
 
     `told` gets a line for every reload.
     """
@@ -98,7 +86,7 @@ def serve(
         options = {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])}
     name = "" if file is None else str(file)
 
-    async def main() -> int | None:
+    async def main() -> None:
         service = Service(config, engine=engine, host=host, insecure=insecure, file=name)
         try:
             await service.start()
@@ -113,26 +101,12 @@ def serve(
         finally:
             if watcher is not None:
                 watcher.cancel()
-        return server.signal
+        if server.failed is not None:
+            raise server.failed
 
     factory = uvicorn_config(None, **options).get_loop_factory()
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(main())
-
-
-def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=BoundedProtocol,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=DRAIN,
-        timeout_keep_alive=KEEP_ALIVE,
-        ws_max_size=MAX_WEBSOCKET,
-        **options,
-    )
+        runner.run(main())
 
 
 # -- the file --------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Route
 
 from headway.errors import HeadwayError
-from headway.once import stomp_app
 from headway.service.answers import Encoded, fingerprint
 from headway.service.api import ENDPOINTS, Answer, Call, Endpoint, Handler
+from headway.service.app import stomp_routes
 from headway.service.bodies import json_bytes
 from headway.service.gates import gate_routes
 from headway.service.hosts import HostGuard
@@ -36,7 +36,6 @@ BODY_SECONDS: Final = 10.0
 """How long a client may take to send a body."""
 CLIENT_GONE: Final = 499
 """In the figures: the client has gone before it was answered."""
-STOMP_PATH: Final = "/stomp"
 
 _PATTERNS = [(endpoint.method, endpoint.pattern(), endpoint.role) for endpoint in CALLS]
 
@@ -56,8 +55,7 @@ def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
         for call in ENDPOINTS
         if call.handler is not None
     ]
-    routes += gate_routes(service.gates)
-    routes.append(WebSocketRoute(STOMP_PATH, stomp_app(service.gates)))
+    routes += [*gate_routes(service.gates), *stomp_routes(service.gates)]
     return Starlette(
         routes=routes,
         middleware=[

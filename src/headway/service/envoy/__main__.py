@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import logging
 import signal
 import sys
@@ -18,6 +17,7 @@ from headway.errors import HeadwayError
 from headway.service.envoy import grpc_server
 from headway.service.envoy.config import Config, InvalidConfig, load_config
 from headway.service.envoy.decide import RateLimitService
+from headway.service.hosts import is_loopback
 
 log = logging.getLogger("headway")
 
@@ -53,18 +53,11 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--insecure", action="store_true", help="listen on another address than loopback")
     options = parser.parse_args(given)
-    if not options.insecure and not _is_loopback(options.host):
+    if not options.insecure and not is_loopback(options.host):
         parser.error(
             f"--host {options.host}: every host that reaches it may use up limits; say --insecure if that is meant"
         )
     return options
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _load(options: argparse.Namespace) -> Config:

@@ -75,7 +75,6 @@ cdef extern from *:
 
     #define NG_FUNCTIONS(of) \\
       of(int, session_callbacks_new, (ng_callbacks **)) \\
-      of(void, session_callbacks_del, (ng_callbacks *)) \\
       of(void, session_callbacks_set_on_begin_headers_callback, (ng_callbacks *, ng_on_frame)) \\
       of(void, session_callbacks_set_on_header_callback, (ng_callbacks *, ng_on_header)) \\
       of(void, session_callbacks_set_on_data_chunk_recv_callback, (ng_callbacks *, ng_on_data)) \\
@@ -182,8 +181,6 @@ cdef enum:
     MAX_CONCURRENT_STREAMS = 3
     MAX_HEADER_LIST_SIZE = 6
     NO_ERROR = 0
-    INTERNAL_ERROR = 2
-    CANCEL = 8
     ENHANCE_YOUR_CALM = 11
     RESET_STREAM = -521  # a callback's answer: reset this stream, and go on
     CALLBACK_FAILURE = -902
@@ -264,10 +261,7 @@ cdef class Stream:
 
 
 cdef class Connection:
-    """One connection, as the server has it.
-
-    >>> connection = Connection()  # doctest: +SKIP
-    """
+    """One connection, as the server has it."""
 
     cdef ng_session *session
     cdef dict streams
@@ -280,7 +274,6 @@ cdef class Connection:
     cdef long resets, answers
     cdef bint begun  # the peer's first frame came
     cdef long unfinished  # streams whose request is not whole
-    cdef readonly bint closing
 
     def __cinit__(
         self, size_t max_message=1 << 20, size_t max_headers=16 << 10, uint32_t max_streams=1000
@@ -311,11 +304,6 @@ cdef class Connection:
         if code < 0:
             raise ValueError(ng_strerror(<int> code).decode())
         return 0
-
-    @property
-    def pending(self):
-        """How many requests the program has not answered yet."""
-        return sum(1 for stream in self.streams.values() if (<Stream> stream).flags & (ASKED | ANSWERED) == ASKED)
 
     @property
     def incomplete(self):
@@ -472,19 +460,12 @@ cdef class Connection:
 
     def announce_end(self):
         """Tell the peer to open no more streams here; `close` follows when it had the time to hear that."""
-        self.closing = True
         self.check(ng_submit_shutdown_notice(self.session))
 
     def close(self):
         """No more streams: those that are open are answered, and then it has `ended`."""
-        self.closing = True
         last = ng_session_get_last_proc_stream_id(self.session)
         self.check(ng_submit_goaway(self.session, 0, last, NO_ERROR, NULL, 0))
-
-    def terminate(self):
-        """End it now: nothing more is answered."""
-        self.closing = True
-        self.check(ng_session_terminate_session(self.session, NO_ERROR))
 
 
 # -- callbacks of the library ------------------------------------------------------------------------------------------
@@ -618,7 +599,6 @@ cdef int on_close(ng_session *session, int32_t id, uint32_t code, void *given) n
                 self.gone.append(id)
             self.resets += 1
             if self.resets > self.answers + PATIENCE:
-                self.closing = True
                 self.check(ng_session_terminate_session(session, ENHANCE_YOUR_CALM))
     except BaseException as error:
         self.error = error
