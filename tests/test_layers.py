@@ -23,7 +23,7 @@ LAYERS = (
         "_version",
     },
     {"core"},
-    {"diagnostics"},
+    {"diagnostics", "feedback"},
     {"engines"},
     {"flows"},
     {"status", "denied", "calibrate"},
