@@ -2,6 +2,7 @@
 
 import json
 import string
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -68,7 +69,7 @@ def test_whatever_a_server_sends_nothing_is_raised_and_no_wait_is_too_long(
     st.lists(st.tuples(st.binary(max_size=20) | st.text(max_size=20) | st.none() | st.integers(), GARBAGE))
 )
 def test_headers_of_any_kind_are_folded(pairs):
-    assert all(isinstance(name, str) and isinstance(value, str) for name, value in fold(pairs).items())
+    assert {type(part) for pair in fold(pairs).items() for part in pair} <= {str}
 
 
 def heard(*answer, now=NOW, **options):
@@ -82,7 +83,8 @@ def test_headers_may_be_bytes_pairs_or_a_mapping_and_are_told_by_any_case():
     said = heard(429, {"Retry-After": "30"})
     assert feedback.read(429, [(b"retry-after", b"30")], now=NOW) == said
     assert feedback.read(429, {"RETRY-AFTER": 30}, now=NOW) == said
-    assert feedback.read(429, [("Retry-After", "30"), "odd", (1, 2, 3)], now=NOW) == said
+    odd: list[Any] = [("Retry-After", "30"), "odd", (1, 2, 3)]
+    assert feedback.read(429, odd, now=NOW) == said
 
 
 def test_a_body_may_be_text_bytes_or_parsed():

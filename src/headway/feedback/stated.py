@@ -85,7 +85,10 @@ class _Found:
             remaining = max(0.0, self.quota - self.used)
         resets = (self.reset_after, self.reset, self.reset_time)
         reset = next((value for value in resets if value is not None), None)
-        return StatedLimit(name, self.quota, self.window, remaining, reset, self.unit)
+        counts_requests = self.ietf or name in ("", "requests") or name in PERIODS
+        return StatedLimit(
+            name, self.quota, self.window, remaining, reset, self.unit if counts_requests else name
+        )
 
 
 def stated_limits(
@@ -165,7 +168,7 @@ def _quota(name: str, value: str, found: dict[str, _Found]) -> None:
             first.window = window
         elif window is not None and len(found) <= MAX_LIMITS:
             title = title if isinstance(title, str) else f"{quota:g};w={window:g}"
-            found.setdefault(title, _Found(quota=quota, window=window))
+            found.setdefault(title, _Found(quota=quota, window=window, ietf=True))
 
 
 def _numbers(value: str) -> Iterator[tuple[float, dict[str, object]]]:

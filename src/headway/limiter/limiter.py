@@ -1,13 +1,14 @@
 """`Limiter`: a limit, the ledgers that keep it, and the verbs to ask for permits.
 
-The verbs that are called for every request are inherited from `headway.limiter.local`, which is compiled; here is what
-happens once or rarely: construction, looking, reserving, pausing, changing. A limiter in memory does it by itself. One
-on a shared engine has a `SharedLimiter`, and every verb is passed on to it.
+The verbs that are called for every request are inherited from `headway.limiter.local`, which is compiled; here is
+what happens once or rarely: construction, looking, reserving, pausing, changing. A limiter in memory does it by
+itself. One on a shared engine has a `SharedLimiter`, and every verb is passed on to it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
@@ -39,11 +40,15 @@ if TYPE_CHECKING:
     from headway.core.remote import Remote
     from headway.denied import Denied
     from headway.engines.memory import MemoryStore
+    from headway.feedback import Feedback
+    from headway.limiter.feedback import Reaction, Reactions
     from headway.limiter.permits import Permit
     from headway.limiter.shared import SharedLimiter
     from headway.outcome import Proof
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+log = logging.getLogger("headway")
 
 
 class Limiter(LocalLimiter):
@@ -66,7 +71,7 @@ class Limiter(LocalLimiter):
     `on_event` is told what happens.
     """
 
-    __slots__ = ("__weakref__", "_options", "_remote", "_table")
+    __slots__ = ("__weakref__", "_clock", "_options", "_reactions", "_remote", "_table")
 
     def __init__(
         self,
@@ -100,6 +105,8 @@ class Limiter(LocalLimiter):
         timeout_ns = timeout_to_ns(timeout)
         source = as_clock(clock)
         self._remote = as_remote(remote)
+        self._clock = source
+        self._reactions: Reactions | None = None
         emitter = None if on_event is None else EventEmitter(on_event, name, source)
         if is_local(engine):
             shared_options.refuse_in_memory(given)
@@ -370,6 +377,66 @@ class Limiter(LocalLimiter):
         self._check_open()
         await self._leases.shared.run_async(self._leases.shared.pausing(seconds, key))
         self._pause_here(key, ns)
+
+    def feedback(
+        self, response: Any, key: str | None = None, *, profile: str | None = None, follow: bool = True
+    ) -> Feedback | None:
+        """Act on what the remote says in a response: pause the key, back off, or keep a lower limit that it states.
+
+        Call it with every response, not only with refusals: a success ends a row of refusals. `response` is one of
+        httpx, requests, aiohttp or botocore, or `(status, headers[, body])`; `profile` is a vendor that its host does
+        not tell. What was read is returned. A stated limit is followed downwards only, unless `follow` is False.
+
+        >>> limiter = Limiter("100/minute")
+        >>> limiter.feedback((429, {"Retry-After": "30"})).wait
+        30.0
+        >>> limiter.try_acquire().reason
+        'paused'
+        """
+        said, reaction = self._react(response, key, profile, follow)
+        if reaction.limit is not None:
+            self.set_limit(reaction.limit)
+            self._tell_followed()
+        if reaction.seconds:
+            self.pause(reaction.seconds, reaction.key)
+        return said
+
+    async def feedback_async(
+        self, response: Any, key: str | None = None, *, profile: str | None = None, follow: bool = True
+    ) -> Feedback | None:
+        """`feedback` for a task."""
+        said, reaction = self._react(response, key, profile, follow)
+        if reaction.limit is not None:
+            await self.set_limit_async(reaction.limit)
+            self._tell_followed()
+        if reaction.seconds:
+            await self.pause_async(reaction.seconds, reaction.key)
+        return said
+
+    def _react(
+        self, response: Any, key: Any, profile: str | None, follow: bool
+    ) -> tuple[Feedback | None, Reaction]:
+        from headway.limiter.feedback import Reactions, heard
+
+        if key is not None and not isinstance(key, str):
+            raise InvalidKey(key, costs=False)
+        said = heard(response, profile, self._clock.wall() / 1e9)
+        if self._reactions is None:
+            self._reactions = Reactions()
+        return said, self._reactions.to(said, key, self._clock.now(), self.limit if follow else None)
+
+    def _tell_followed(self) -> None:
+        limit = self.limit
+        text = (
+            str(limit)
+            if isinstance(limit, Limit)
+            else "; ".join(f"{name}: {part}" for name, part in limit.items())
+        )
+        log.warning(
+            "headway: %s keeps %s from now on, as the remote states it", self.name or "a limiter", text
+        )
+        if self._listener is not None:
+            self._listener.emit("followed", None, None)
 
     def set_limit(self, limit: Limits) -> None:
         """Keep another limit of the same kind from now on; what was used stays used.

@@ -1,0 +1,166 @@
+"""What a limiter does about what the remote says: pause, back off, or keep a lower limit.
+
+`headway.feedback` reads an answer, and this decides. Told to wait, the key is paused for that time: on a shared
+engine that is the whole fleet's pause. A little is added by chance, so that processes without a shared engine do not
+come back in one moment. Refused without a word of how long, the key is paused by `headway.core.backoff`. A stated
+limit below the configured one is followed (`headway.core.follow`), for all keys, as the limiter has one limit for
+them; it is never raised above what was configured.
+
+A `Reaction` is a value: what to do, decided under a lock, and then done by the limiter for a thread or for a task.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from headway.core.backoff import Backoff
+from headway.core.follow import Stated, followed
+from headway.core.limits import Limit
+from headway.errors import InvalidArgument
+from headway.feedback import Feedback, StatedLimit, profile_of, read
+
+Kept = Limit | dict[str, Limit]
+"""The limit of a limiter, or one for each metric."""
+
+MAX_KEYS: Final = 10_000
+"""Keys whose refusals are remembered; of more, the one that was refused longest ago is forgotten."""
+LONGEST_BACKOFF: Final = 60 * 10**9
+SPREAD: Final = 0.1
+"""The part of a stated wait that chance may add."""
+MOST_SPREAD: Final = 1.0
+"""Seconds that chance adds at most."""
+
+
+class Reaction(NamedTuple):
+    """What to do: pause a key (None: all) for so many seconds, and keep another limit; None or 0: not that."""
+
+    seconds: float = 0.0
+    key: str | None = None
+    limit: Kept | None = None
+
+
+class Reactions:
+    """What one limiter remembers of refusals, and of the limit that it follows."""
+
+    __slots__ = ("_backoffs", "_configured", "_draw", "_followed", "_lock")
+
+    def __init__(self, draw: Callable[[], float] = random.random) -> None:
+        self._backoffs: OrderedDict[str | None, Backoff] = OrderedDict()
+        self._configured: Kept | None = None
+        self._followed: Kept | None = None
+        self._draw = draw
+        self._lock = threading.Lock()
+
+    def to(self, said: Feedback | None, key: str | None, now: int, limit: Kept | None) -> Reaction:
+        """What to do now. `limit` is the one that is kept; None: it is not to be followed."""
+        with self._lock:
+            lowered = None if said is None or limit is None else self._follow(said.limits, limit)
+            if said is not None and said.scope == "global":
+                key = None
+            if said is None or not (said.refused or said.wait):
+                if key in self._backoffs:
+                    self._backoffs[key].answered(now)
+                return Reaction(0.0, key, lowered)
+            backoff = self._backoff(key)
+            if said.wait:
+                backoff.told(now, int(said.wait * 1e9))
+                spread = min(said.wait * SPREAD, MOST_SPREAD) * self._draw()
+                return Reaction(said.wait + spread, key, lowered)
+            return Reaction(backoff.refused(now, self._draw()) / 1e9, key, lowered)
+
+    def _backoff(self, key: str | None) -> Backoff:
+        found = self._backoffs.setdefault(key, Backoff(LONGEST_BACKOFF))
+        self._backoffs.move_to_end(key)
+        if len(self._backoffs) > MAX_KEYS:
+            self._backoffs.popitem(last=False)
+        return found
+
+    def _follow(self, stated: Iterable[StatedLimit], limit: Kept) -> Kept | None:
+        """The limit to keep from now on; None: the one that is kept."""
+        if self._followed is None or limit != self._followed:
+            self._configured = limit  # the first time, or the user has set another one
+        configured = self._configured
+        said = [one for one in stated if one.quota is not None]
+        if not said or configured is None:
+            return None
+        if isinstance(configured, Limit):
+            wanted: Kept = followed(configured, [_of(one) for one in said if _requests(one)])
+        else:
+            wanted = {
+                metric: followed(part, [_of(one) for one in said if _belongs(one, metric)])
+                for metric, part in configured.items()
+            }
+        self._followed = wanted
+        return None if wanted == limit else wanted
+
+
+def _of(stated: StatedLimit) -> Stated:
+    per_ns = None if stated.window is None else round(stated.window * 1e9)
+    return Stated(int(stated.quota or 0), per_ns, at_once=stated.unit == "concurrent-requests")
+
+
+def _requests(stated: StatedLimit) -> bool:
+    return stated.unit in ("requests", "concurrent-requests")
+
+
+def _belongs(stated: StatedLimit, metric: str) -> bool:
+    """Whether a stated limit is that of a metric: the names agree, apart from - and _."""
+    names = {stated.name.replace("-", "_"), stated.unit.replace("-", "_")}
+    return metric.replace("-", "_") in names or (metric == "requests" and _requests(stated))
+
+
+# -- answers of other libraries --------------------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """Of an answer: its status, headers, body as far as it was read, and the host that gave it."""
+
+    status: int
+    headers: Any
+    body: Any = None
+    host: str = ""
+
+
+def answer_of(response: Any) -> Answer:
+    """The answer in a response of httpx, requests, aiohttp, urllib, botocore, or in `(status, headers[, body])`.
+
+    >>> answer_of((429, {"Retry-After": "1"}))
+    Answer(status=429, headers={'Retry-After': '1'}, body=None, host='')
+    """
+    if isinstance(response, tuple) and len(response) in (2, 3) and isinstance(response[0], int):
+        return Answer(*response)
+    response = getattr(response, "response", response) if isinstance(response, Exception) else response
+    if isinstance(response, Mapping) and isinstance(response.get("ResponseMetadata"), Mapping):
+        return _botocore(response)
+    status = getattr(response, "status_code", None) or getattr(response, "status", None)
+    headers = getattr(response, "headers", None)
+    if isinstance(status, int) and headers is not None:
+        # Only what was read before: to read now could block, or take the body from the program.
+        members = getattr(response, "__dict__", {})
+        body = members.get("_content") or members.get("_body")
+        return Answer(
+            status, headers, body or None, urlsplit(str(getattr(response, "url", ""))).hostname or ""
+        )
+    kinds = "a response of httpx, requests, aiohttp or botocore, or (status, headers)"
+    raise InvalidArgument("response", response, kinds)
+
+
+def _botocore(response: Mapping[str, Any]) -> Answer:
+    said = response["ResponseMetadata"]
+    error = response.get("Error")
+    body = {"__type": error.get("Code")} if isinstance(error, Mapping) else None
+    return Answer(
+        int(said.get("HTTPStatusCode") or 0), said.get("HTTPHeaders") or {}, body, "x.amazonaws.com"
+    )
+
+
+def heard(response: Any, profile: str | None, now: float) -> Feedback | None:
+    """What the remote says of limits in this response; the profile is that of its host where none is named."""
+    answer = answer_of(response)
+    named = profile if profile is not None else profile_of(answer.host)
+    return read(answer.status, answer.headers, answer.body, profile=named, now=now)
