@@ -42,6 +42,7 @@ class RateLimit:
     def __init__(
         self,
         app: Any,
+        /,
         limit: Limits,
         *,
         key: Callable[[Scope], str | None] | None = None,
