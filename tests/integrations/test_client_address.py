@@ -103,7 +103,7 @@ def test_any_text_is_an_address_or_none(text):
 
 @given(st.lists(st.text(alphabet='0123456789.:,fordunkw=;"[] ', max_size=60), max_size=4))
 def test_a_client_can_never_be_taken_for_another_one_by_what_it_writes(written):
-    """The proxy appends who it was; whatever stood there before."""
+    """The proxy appends the address of its client to whatever stood there before."""
     address = ClientAddress(TRUSTED)
     assert address.of("10.0.0.1", [*written, CLIENT]) == CLIENT
     assert address.of(CLIENT, written) == CLIENT
