@@ -26,7 +26,7 @@ LAYERS = (
     {"diagnostics", "feedback"},
     {"engines"},
     {"flows"},
-    {"status", "denied", "calibrate"},
+    {"status", "denied", "calibrate", "limit_headers"},
     {"events", "limiter", "throttle", "pacer", "prefetch", "once", "stomp"},
     {"headway"},  # the package itself: what `from headway import Limiter` reads
     {"integrations", "service"},

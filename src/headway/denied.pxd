@@ -11,6 +11,8 @@ cdef class Denied:
     cdef long long _wait, _reset, _out
     cdef bint _exact
 
+    cpdef list _rows(self)
+
 
 @cython.locals(denied=Denied)
 cdef Denied new_denied(key, metrics, Ledger ledger, long long now, long long wait)

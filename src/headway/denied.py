@@ -84,10 +84,14 @@ class Denied:
     def status(self) -> Status:
         """How things stood when it was denied."""
         if self._status is None:
-            if self._snapshot is None:
-                self._snapshot = [(self._limit, 0, self._wait, self._reset, 0, self._out, self._exact)]
-            self._status = status_of(self._snapshot, self._metrics, self._in_doubt, denied=True)
+            self._status = status_of(self._rows(), self._metrics, self._in_doubt, denied=True)
         return self._status
+
+    def _rows(self) -> Snapshot:
+        """What each rule said: what a `status` is made of, and headers without one."""
+        if self._snapshot is None:
+            self._snapshot = [(self._limit, 0, self._wait, self._reset, 0, self._out, self._exact)]
+        return self._snapshot
 
     @property
     def retry_after(self) -> float:

@@ -8,12 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.core.ledger import FOREVER
-from headway.core.limits import Bucket, Concurrency, Limit, Spacing
-from headway.core.unlimited import Unlimited
-
-SECOND = 1_000_000_000
-MOST = 10**15 - 1
-"""The largest integer of a structured field (RFC 9651)."""
+from headway.core.limits import Limit
+from headway.limit_headers import (
+    SECOND,
+    LimitTexts,
+    as_block,
+    as_mapping,
+    as_pairs,
+    texts_of,
+    texts_of_several,
+)
 
 Snapshot = list[tuple[Any, int, int, int, int, int, bool]]
 
@@ -93,41 +97,24 @@ class Status:
         something is left, until all of it can; they are absent where no time is known. `Retry-After` is there for a
         denial, and then equals `t`. In the policy, `q` is the most that passes in any `w` seconds.
         """
-        parts = self.parts or (self,)
-        policies = ", ".join(f'"{part.limit.kind}-{i}";{_policy(part.limit)}' for i, part in enumerate(parts))
+        return as_mapping(self._texts(), self.remaining, self.retry_after, self.reset_after, self.denied)
+
+    def header_pairs(self, *, legacy: bool = True) -> list[tuple[bytes, bytes]]:
+        """`headers` as ASGI has them; without `legacy`, those of the draft and `Retry-After` alone."""
+        return as_pairs(
+            self._texts(), self.remaining, self.retry_after, self.reset_after, self.denied, legacy
+        )
+
+    def header_block(self) -> bytes:
+        """`headers` as the lines of an HTTP/1.1 answer."""
+        return as_block(self._texts(), self.remaining, self.retry_after, self.reset_after, self.denied)
+
+    def _texts(self) -> LimitTexts:
+        parts = self.parts
+        if not parts:
+            return texts_of(self.limit)
         index = next((i for i, part in enumerate(parts) if part.limit is self.limit), 0)
-        wait = self.retry_after if self.retry_after > 0 else self.reset_after
-        known = math.isfinite(wait)
-        reset = str(min(math.ceil(wait), MOST)) if known else ""
-        left = min(self.remaining, MOST)
-        headers = {
-            "RateLimit": f'"{self.limit.kind}-{index}";r={left}' + (f";t={reset}" if known else ""),
-            "RateLimit-Policy": policies,
-            "X-RateLimit-Limit": str(self.limit.capacity),
-            "X-RateLimit-Remaining": str(self.remaining),
-        }
-        if known:
-            headers["X-RateLimit-Reset"] = reset
-        if self.denied and self.retry_after > 0 and known:
-            headers["Retry-After"] = reset
-        return headers
-
-
-def _policy(limit: Limit) -> str:
-    """The parameters of a policy: the most that passes in any `w` whole seconds."""
-    if isinstance(limit, Concurrency):
-        return f'q={min(limit.count, MOST)};qu="concurrent-requests"'
-    if isinstance(limit, Unlimited):
-        return f"q={MOST}"
-    per_ns: int = limit.interval_ns if isinstance(limit, Spacing) else limit.per_ns  # type: ignore[attr-defined]
-    window = -(-per_ns // SECOND)
-    if limit.capacity == 0:
-        quota = 0
-    elif isinstance(limit, Bucket):
-        quota = limit.burst + limit.count * window * SECOND // per_ns
-    else:
-        quota = limit.capacity * -(-window * SECOND // per_ns)
-    return f"q={min(quota, MOST)};w={window}"
+        return texts_of_several([part.limit for part in parts], index)
 
 
 def binding(parts: tuple[Status, ...]) -> Status:
@@ -168,6 +155,22 @@ def status_of(
             )
         )
     )
+
+
+def rows_pairs(rows: Snapshot, *, denied: bool = False, legacy: bool = True) -> list[tuple[bytes, bytes]]:
+    """`Status.header_pairs` of what each rule said. Of one rule no status is built."""
+    if len(rows) != 1:
+        return status_of(rows, denied=denied).header_pairs(legacy=legacy)
+    limit, left, wait, reset, _, _, _ = rows[0]
+    return as_pairs(texts_of(limit), left, seconds(wait), seconds(reset), denied, legacy)
+
+
+def rows_block(rows: Snapshot, *, denied: bool = False) -> bytes:
+    """`Status.header_block` of what each rule said. Of one rule no status is built."""
+    if len(rows) != 1:
+        return status_of(rows, denied=denied).header_block()
+    limit, left, wait, reset, _, _, _ = rows[0]
+    return as_block(texts_of(limit), left, seconds(wait), seconds(reset), denied)
 
 
 @dataclass(frozen=True, slots=True)

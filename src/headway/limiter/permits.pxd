@@ -31,6 +31,9 @@ cdef class Permit:
     @cython.locals(store=MemoryStore, claims=list)
     cdef _end_locked(self, int how, dict actual)
 
+    @cython.locals(store=MemoryStore, now=cython.longlong)
+    cpdef list _rows(self)
+
     cpdef _finish(self, error, answered=*, not_sent=*)
 
 
@@ -40,3 +43,5 @@ cdef class HeldPermit(Permit):
 
 @cython.locals(permit=Permit)
 cdef Permit new_permit(bint held, MemoryStore store, object key)
+
+cdef tuple _row(Ledger ledger, long long now, long long cost)

@@ -27,7 +27,7 @@ from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
 from headway.limiter.request_input import settled_cost
 from headway.outcome import Outcome, outcome_of
-from headway.status import Status, status_of
+from headway.status import Snapshot, Status, status_of
 
 try:
     import cython
@@ -124,27 +124,31 @@ class Permit:
         It is that of the moment at which it is looked at, and consumes nothing.
         """
         store: Any = self._store
-        if store is None:  # it has ended, and does not keep its limiter alive
-            return self._status_of_ledger()
-        names = store.metrics
-        if self._claims is None:
-            return status_of(store.snapshot((self._key,), (self._cost,)), names)
-        keys: list[str | None] = [self._key if name is None else None for name in names]
-        costs = [0] * len(names)
-        for index, _, cost, _, _, key in self._claims:
-            keys[index], costs[index] = key, cost
-        return status_of(store.snapshot(tuple(keys), tuple(costs)), names)
+        return status_of(self._rows(), () if store is None else store.metrics)
 
     async def status_async(self) -> Status:
         """`status` for a task: a shared engine may have to be asked."""
         return self.status
 
-    def _status_of_ledger(self) -> Status:
-        ledger, now = self._ledger, self._clock.now()
-        assert ledger is not None
-        wait, exact = ledger.wait(now, 1), ledger.exact(now, 1)
-        limit, left = ledger.get_rule().limit, ledger.remaining(now)
-        return status_of([(limit, left, wait, ledger.reset_after(now), 0, ledger.in_flight(now), exact)])
+    def _rows(self) -> Snapshot:
+        """What each rule says after this grant: what a `status` is made of, and headers without one."""
+        store: MemoryStore | None = self._store
+        if store is None:  # it has ended, and does not keep its limiter alive
+            assert self._ledger is not None
+            return [_row(self._ledger, self._clock.now(), 1)]
+        if self._claims is None:
+            if _ATOMIC and store.single_rule:
+                now = store.clock.now()
+                # No request waits and nothing is paused, so the ledger says all; no other thread comes between.
+                if store.uncontended:
+                    return [_row(store.first.peek(self._key), now, self._cost)]
+            return store.snapshot((self._key,), (self._cost,))
+        names = store.metrics
+        keys: list[str | None] = [self._key if name is None else None for name in names]
+        costs = [0] * len(names)
+        for index, _, cost, _, _, key in self._claims:
+            keys[index], costs[index] = key, cost
+        return store.snapshot(tuple(keys), tuple(costs))
 
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""
@@ -427,3 +431,16 @@ def new_permit(held: bool, store: MemoryStore, key: str | None) -> Permit:
     permit._cost = 1
     permit._held = _HELD if held else 0
     return permit
+
+
+def _row(ledger: Ledger, now: int, cost: int) -> tuple[Any, int, int, int, int, int, bool]:
+    """What one ledger says of another request like this."""
+    return (
+        ledger.get_rule().limit,
+        ledger.remaining(now),
+        ledger.wait(now, cost),
+        ledger.reset_after(now),
+        0,
+        ledger.in_flight(now),
+        ledger.exact(now, cost),
+    )

@@ -5,6 +5,8 @@ from headway.limiter.permits cimport Permit
 cdef class SharedPermit(Permit):
     cdef public object _asked, _decision, _limiter
 
+    cpdef list _rows(self)
+
 
 cdef class HeldSharedPermit(SharedPermit):
     pass

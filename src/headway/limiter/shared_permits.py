@@ -20,7 +20,7 @@ from headway.outcome import Outcome, outcome_of
 if TYPE_CHECKING:
     from headway.engines.base import Decision
     from headway.limiter.shared import SharedLimiter
-    from headway.status import Status
+    from headway.status import Snapshot, Status
 
 
 class SharedPermit(Permit):
@@ -70,6 +70,10 @@ class SharedPermit(Permit):
             return status(self._decision, limiter.table.metrics)
         limiter.ledgers.report_grants()
         return await limiter.run_async(limiter.peeking(self._asked, self.cost))
+
+    def _rows(self) -> Snapshot:
+        """What each rule said with the grant; empty where the engine would have to be asked."""
+        return self._decision.rows()
 
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it."""
