@@ -26,6 +26,7 @@ CALLS = [
     ("GET", "/v1/limits/api", None, "read"),
     ("GET", "/v1/limits/api/status", None, "read"),
     ("GET", "/metrics", None, "read"),
+    ("GET", "/v1/live", None, "read"),
     ("GET", "/v1/gates", None, "read"),
     ("GET", "/nothing", None, "read"),
     ("POST", "/v1/acquire", {"limit": "api"}, "use"),

@@ -64,6 +64,8 @@ class Endpoint:
     limit_headers: bool = False
     waits: bool = False
     """Whether it may take long, and ends when its client has gone."""
+    stream: str = ""
+    """Of a call that is also answered as server-sent events: what they are."""
     name: str = ""
     """Of a call that is answered elsewhere, and only described here: it has no handler."""
 
@@ -164,6 +166,9 @@ async def limit_status(service: Service, call: Call) -> Answer:
 async def pause(service: Service, call: Call) -> Answer:
     served = service.limits.find(call.path["name"])
     await _limiter(served).pause_async(call.body.seconds, call.body.key)
+    if call.body.key is None:
+        until = service.now() + call.body.seconds
+        served.paused_until = max(until, served.paused_until) if call.body.seconds else 0.0
     return Answer(m.Done(limit=served.name))
 
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from headway.once import Once, stomp_app
+from headway.once.stomp.app import StompApp
 from headway.service.gates import gate_routes
 from headway.service.hosts import HostGuard
 from headway.service.problems import PROBLEM_HANDLERS
@@ -51,7 +52,11 @@ def service_app(
 
 def stomp_routes(gates: Mapping[str, Once], **options: Any) -> list[BaseRoute]:
     """STOMP over WebSocket at /stomp; `options` are those of `stomp_app`."""
-    gates_on_stomp = stomp_app(gates, **options)
+    return routes_of_stomp(stomp_app(gates, **options))
+
+
+def routes_of_stomp(gates_on_stomp: StompApp) -> list[BaseRoute]:
+    """The same, of an application that is there already."""
     return [
         Route(STOMP_PATH, _no_websocket, methods=["GET"]),
         # A mounted application would be reached at /stomp/ alone.

@@ -21,12 +21,15 @@ DECIDING = 5.0
 class KeyTable:
     """The keys of one limit that have ledgers."""
 
-    __slots__ = ("_due", "_next_pass", "most")
+    __slots__ = ("_due", "_next_pass", "latest", "most", "used_without_key")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._due: dict[int, float] = {}
         self._next_pass = 0.0
+        # For the console, which shows some keys that were used lately: a look at this now and then is a sample.
+        self.latest: str | Mapping[str, str | None] | None = None
+        self.used_without_key = False
 
     def __len__(self) -> int:
         return len(self._due)
@@ -57,7 +60,9 @@ class KeyTable:
 
     def note(self, key: str | Mapping[str, str | None] | None, due: float) -> None:
         """A key was used, and has a ledger until `due`."""
+        self.latest = key
         if key is None:
+            self.used_without_key = True
             return
         for number in _numbers(key):
             # A pass that is planned for later would not find a key that is due before it, which is on the safe side.

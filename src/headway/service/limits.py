@@ -38,7 +38,7 @@ READY = "headway~ready"
 class ServedLimit:
     """A limit and its limiter; None where it is unlimited. The counts are of this server since it began."""
 
-    __slots__ = ("config", "denied", "granted", "keys", "limiter", "source", "waiting")
+    __slots__ = ("config", "denied", "granted", "keys", "limiter", "paused_until", "source", "waiting")
 
     def __init__(self, config: LimitConfig, source: Source, limiter: Limiter | None) -> None:
         self.config = config
@@ -46,6 +46,8 @@ class ServedLimit:
         self.limiter = limiter
         self.keys = KeyTable(config.max_keys)
         self.granted = self.denied = self.waiting = 0
+        # Until when the API has paused all keys, by the service's clock; others may pause it too.
+        self.paused_until = 0.0
 
     @property
     def name(self) -> str:

@@ -11,9 +11,10 @@ from headway import __version__
 from headway.service import messages as m
 from headway.service.api import ENDPOINTS, Endpoint
 from headway.service.gate_calls import GATE_CALLS
+from headway.service.live import LIVE_CALLS
 from headway.service.problems import TYPES
 
-CALLS = (*ENDPOINTS, *GATE_CALLS)
+CALLS = (*ENDPOINTS, *GATE_CALLS, *LIVE_CALLS)
 REF = "#/components/schemas/{name}"
 WITH_BODY = ("bad-json", "bad-request", "body-too-large", "not-json", "slow-body")
 WITH_TOKEN = ("no-token", "role-too-low")
@@ -113,6 +114,8 @@ def _responses(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for status in endpoint.statuses:
         content = {endpoint.media_type: {"schema": schema_of[_key(endpoint.answer)]}}
+        if endpoint.stream:
+            content["text/event-stream"] = {"schema": {"type": "string", "description": endpoint.stream}}
         found[str(status)] = {"description": endpoint.summary, "content": content}
         if headers:
             found[str(status)]["headers"] = headers

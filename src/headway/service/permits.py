@@ -16,6 +16,7 @@ import heapq
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from headway.errors import PermitExpired
@@ -161,6 +162,15 @@ class HeldPermits:
     def out(self, limit: str) -> int:
         """How many permits of a limit are out."""
         return self._out[limit]
+
+    def first_by_limit(self, most: int, among: int = 5000) -> dict[str, list[Held]]:
+        """Some permits of each limit, the oldest first: up to `most` of each, of the `among` oldest ones."""
+        found: dict[str, list[Held]] = {}
+        for held in islice(self._held.values(), among):
+            of_limit = found.setdefault(held.limit, [])
+            if len(of_limit) < most:
+                of_limit.append(held)
+        return found
 
     def _forget(self, id: str, held: Held, how: str) -> None:
         now = self._now()

@@ -20,12 +20,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headway.errors import HeadwayError
+from headway.once import stomp_app
 from headway.service.answers import Encoded, fingerprint
 from headway.service.api import ENDPOINTS, Answer, Call, Endpoint, Handler
-from headway.service.app import stomp_routes
+from headway.service.app import routes_of_stomp
 from headway.service.bodies import json_bytes
 from headway.service.gates import gate_routes
 from headway.service.hosts import HostGuard
+from headway.service.live import Sampler, live_routes
 from headway.service.messages import ENCODER, MAX_ID, Acquire
 from headway.service.openapi import CALLS
 from headway.service.problems import PROBLEM_HANDLERS, Problem, problem_of
@@ -43,11 +45,16 @@ _PATTERNS = [(endpoint.method, endpoint.pattern(), endpoint.role) for endpoint i
 def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
     """What `headway serve` runs. The service is started before, and closed when the application ends."""
 
+    gates_on_stomp = stomp_app(service.gates)
+    sampler = Sampler(service, gates_on_stomp.subscribers)
+
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
+        sampler.start()
         try:
             yield
         finally:
+            await sampler.close()
             await service.close()
 
     routes: list[Any] = [
@@ -55,7 +62,7 @@ def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
         for call in ENDPOINTS
         if call.handler is not None
     ]
-    routes += [*gate_routes(service.gates), *stomp_routes(service.gates)]
+    routes += [*gate_routes(service.gates), *routes_of_stomp(gates_on_stomp), *live_routes(service, sampler)]
     return Starlette(
         routes=routes,
         middleware=[

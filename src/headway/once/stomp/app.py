@@ -205,6 +205,11 @@ class StompApp:
             known = self._feeds[key] = Feed(gate, name, self.key_frame_every, lambda: self._forget(*key))
         return known
 
+    def subscribers(self, gate: Once) -> int:
+        """How many subscriptions read this gate on the running loop."""
+        feed = self._feeds.get((asyncio.get_running_loop(), gate))
+        return 0 if feed is None else feed.subscribers
+
     def _forget(self, loop: asyncio.AbstractEventLoop, gate: Once) -> None:
         self._feeds.pop((loop, gate), None)
 

@@ -93,6 +93,11 @@ class Feed:
 
     # -- subscribers
 
+    @property
+    def subscribers(self) -> int:
+        """How many there are, with those that are being caught up."""
+        return len(self._subscribers)
+
     def enter(self, subscriber: Subscriber) -> None:
         """It will join, or leave."""
         self._subscribers.add(subscriber)
