@@ -8,11 +8,15 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.websockets import WebSocket
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
 
 from headway import InvalidArgument, Limiter
 from headway.integrations.asgi import RateLimit
+from headway.integrations.inbound import MAX_LIMITS
 from headway.testing import ManualClock
 from service.serving import serving
+from waiting import NEVER
 
 CLIENT = ("203.0.113.7", 50000)
 
@@ -105,6 +109,70 @@ def test_keys_costs_and_exemptions_see_the_scope():
     assert {ask(app, "/204", headers=ann)[0] for _ in range(20)} == {204}
 
 
+def test_a_limit_may_be_a_function_of_the_scope():
+    def limit(scope):
+        return {"/201": "2/minute", "/202": None}.get(scope["path"], "1/minute")
+
+    app = RateLimit(plain, limit, clock=ManualClock())
+    assert [ask(app)[0] for _ in range(2)] == [200, 429]
+    assert [ask(app, "/201")[0] for _ in range(3)] == [201, 201, 429]
+    assert {ask(app, "/202")[0] for _ in range(9)} == {202}
+    assert ask(app, "/203")[0] == 429  # it has the same limit, and so the same ledgers, as the first
+
+
+def test_a_function_cannot_name_more_limits_than_are_kept():
+    counts = iter(range(1, 2000))
+    app = RateLimit(plain, lambda scope: f"{next(counts)}/minute", clock=ManualClock())
+    assert {ask(app)[0] for _ in range(MAX_LIMITS)} == {200}
+    with pytest.raises(InvalidArgument, match="one of at most 1000 different limits"):
+        ask(app)
+
+
+def test_a_cost_above_the_limit_is_refused_and_one_of_0_is_free():
+    app = RateLimit(
+        plain,
+        "10/minute",
+        cost=lambda scope: int(scope["query_string"]),
+        legacy_headers=True,
+        clock=ManualClock(),
+    )
+    status, headers, body = ask(app, query_string=b"11")
+    assert (status, "retry-after" in headers) == (429, False)
+    assert json.loads(body)["detail"].startswith("cost=11 is not accepted; give at most 10")
+    assert ask(app, query_string=b"10")[0] == 200
+    status, headers, _ = ask(app, query_string=b"0")
+    assert (status, headers) == (200, {"x-own": "1"})
+    with pytest.raises(InvalidArgument, match="cost=-1"):
+        ask(app, query_string=b"-1")
+
+
+def test_the_application_settles_what_a_request_cost():
+    async def app(scope, receive, send):
+        scope["headway.permit"].settle(2)
+        await plain(scope, receive, send)
+
+    limited = RateLimit(app, "10/minute", cost=8, clock=ManualClock())
+    assert [ask(limited)[0] for _ in range(3)] == [200, 200, 429]  # 2 and 2, and 6 are left
+
+
+def test_of_two_middlewares_the_inner_one_tells_its_limit():
+    clock = ManualClock()
+    app = RateLimit(RateLimit(plain, "5/minute", clock=clock), "100/minute", clock=clock)
+    sent = []
+
+    async def main():
+        scope = {"type": "http", "path": "/", "client": CLIENT, "headers": []}
+        await app(scope, None, keep)
+
+    async def keep(message):
+        sent.append(message)
+
+    asyncio.run(main())
+    names = [name for name, _ in sent[0]["headers"]]
+    assert sorted(names) == [b"ratelimit", b"ratelimit-policy", b"x-own"]
+    assert dict(sent[0]["headers"])[b"ratelimit-policy"] == b'"window-0";q=5;w=60'
+
+
 def test_tiers_have_limits_of_their_own():
     app = RateLimit(
         plain,
@@ -139,6 +207,13 @@ def test_a_key_that_goes_on_after_refusals_is_shut_out():
     assert ask(app)[0] == 200
 
 
+def test_a_ban_needs_a_key():
+    """A client without an address cannot be told from others, and a pause without a key would be for all."""
+    app = RateLimit(plain, "1/s", ban=("1/minute", 600), clock=ManualClock())
+    assert [ask(app, client=None)[0] for _ in range(9)] == [200, *[429] * 8]
+    assert ask(app)[0] == 200
+
+
 def test_what_is_held_during_a_request_is_free_after_it_however_it_ended():
     limiter = Limiter("1 concurrent")
 
@@ -149,7 +224,7 @@ def test_what_is_held_during_a_request_is_free_after_it_however_it_ended():
     for _ in range(3):
         with pytest.raises(RuntimeError, match="of the application"):
             ask(app)
-    assert limiter.peek().remaining == 1
+    assert limiter.peek(CLIENT[0]).in_flight == 0
 
 
 def test_lifespan_is_passed_on():
@@ -194,6 +269,51 @@ def test_messages_of_a_websocket_wait_their_turn():
     assert times == [0, 0, 1, 1, 2]
 
 
+def frames(app, count, scope=()):
+    """What a WebSocket that sends so many messages at once is sent, and what its application has received."""
+    heard, sent = [], []
+
+    async def echo(scope, receive, send):
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] == "websocket.receive":
+            heard.append(message["text"])
+            await send({"type": "websocket.send", "text": message["text"]})
+        heard.append(message["code"])
+        await send({"type": "websocket.send", "text": "too late"})
+        assert (await receive())["type"] == "websocket.disconnect"
+
+    async def main():
+        messages = [{"type": "websocket.receive", "text": str(i)} for i in range(count)]
+
+        async def receive():
+            return messages.pop(0)
+
+        async def send(message):
+            sent.append(message)
+
+        await app(echo)({"type": "websocket", "client": CLIENT, "headers": [], "path": "/"}, receive, send)
+
+    asyncio.run(main())
+    return heard, sent
+
+
+def test_a_websocket_with_too_many_messages_is_closed_where_that_is_wanted():
+    heard, sent = frames(
+        lambda app: RateLimit(app, "10/minute", messages="2/s", on_excess="close", clock=ManualClock()), 5
+    )
+    assert heard == ["0", "1", 1008]
+    assert sent[-1] == {"type": "websocket.close", "code": 1008, "reason": ""}
+    assert [message.get("text") for message in sent] == [None, "0", "1", None]
+
+
+@pytest.mark.realtime
+def test_a_websocket_whose_messages_cannot_be_decided_is_closed():
+    messages = Limiter("2/s", name="m", engine="redis://127.0.0.1:1", engine_timeout=0.1)
+    heard, sent = frames(lambda app: RateLimit(app, "10/minute", messages=messages), 5)
+    assert heard == [1013]
+    assert sent[-1] == {"type": "websocket.close", "code": 1013, "reason": ""}
+
+
 # -- bad options ----------------------------------------------------------------------------------------------
 
 
@@ -207,6 +327,9 @@ def test_messages_of_a_websocket_wait_their_turn():
         ({"limit": "1/s", "tier": len}, "tier="),
         ({"limit": "1/s", "deduct_when": 200}, "deduct_when=200 is not accepted"),
         ({"limit": "1/s", "ban": ("1/s", 0)}, "ban="),
+        ({"limit": "1/s", "ban": "1/s"}, "ban='1/s' is not accepted; give a limit of refusals, and seconds"),
+        ({"limit": "1/s", "key": "ip"}, "key='ip' is not accepted; give a function of the request"),
+        ({"limit": "1/s", "on_excess": "drop"}, "on_excess='drop' is not accepted; give 'wait' or 'close'"),
         ({"limit": "1/s", "trusted": ["everything"]}, "trusted='everything' is not accepted"),
     ],
 )
@@ -238,6 +361,36 @@ def test_fastapi_behind_uvicorn():
     assert replies[0].headers["ratelimit"].startswith('"window-0";r=2;t=')
     assert 3590 < int(replies[3].headers["retry-after"]) <= 3600
     assert replies[3].json()["title"] == "Too many requests"
+
+
+@pytest.mark.realtime
+def test_websockets_behind_uvicorn():
+    app = FastAPI()
+    app.add_middleware(RateLimit, limit="2/hour", messages="3/hour", on_excess="close")
+
+    @app.websocket("/echo")
+    async def echo(websocket: WebSocket) -> None:
+        await websocket.accept()
+        while True:
+            await websocket.send_text(await websocket.receive_text())
+
+    with serving(app) as client:
+        url = client.url.replace("http", "ws") + "/echo"
+        with connect(url, open_timeout=NEVER) as socket:
+            for word in "abc":
+                socket.send(word)
+                assert socket.recv(NEVER) == word
+            socket.send("d")
+            with pytest.raises(ConnectionClosed) as closed:
+                socket.recv(NEVER)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+        with connect(url, open_timeout=NEVER):
+            pass
+        with pytest.raises(InvalidStatus) as refused, connect(url, open_timeout=NEVER):
+            pass
+    assert refused.value.response.status_code == 429
+    assert 3500 < int(refused.value.response.headers["retry-after"]) <= 3600
 
 
 @pytest.mark.realtime

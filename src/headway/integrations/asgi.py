@@ -5,24 +5,30 @@
 
 A request counts for its client's address (`headway.integrations.client_address`), or for what `key` says of its
 scope. A WebSocket counts as one request when it is opened; `messages` is a limit of what it sends afterwards, by
-the same key: a message that comes too early waits, and the client with it.
+the same key: a message that comes too early waits, and the client with it, or ends the connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
-from headway.errors import EngineUnavailable, InvalidArgument
+from headway import Permit
+from headway.errors import EngineUnavailable, InvalidArgument, RateLimited
 from headway.integrations.client_address import ClientAddress
-from headway.integrations.inbound import Ban, Inbound, Limits, Refusal, limiter_of
+from headway.integrations.inbound import Ban, Inbound, Limits, OneLimit, limiter_of
+from headway.integrations.refusals import Refusal
 from headway.limiter.request_input import Cost
 
 __all__ = ["RateLimit"]
 
 Scope = Any
-TOO_MANY = 1008
+PERMIT: Final = "headway.permit"
+"""Where the application finds the request's permit in its scope, to settle it for instance."""
+TOO_MANY: Final = 1008
 """The code that a WebSocket is closed with: a policy was violated."""
+TRY_LATER: Final = 1013
+"""The code that a WebSocket is closed with when the limit is not known."""
 
 
 class RateLimit:
@@ -31,12 +37,14 @@ class RateLimit:
     >>> async def app(scope, receive, send): ...
     >>> limited = RateLimit(app, "100/minute", exempt=lambda scope: scope["path"] == "/healthz")
 
-    `limit` is one limit, a `Limiter`, or one for each tier that `tier` names. `key`, `cost`, `exempt` and `tier`
-    are functions of the scope; the key is the client's address by default, for which `trusted` names the networks
-    of one's own proxies. A response of which `deduct_when(status)` is false costs nothing. `ban=("10/minute", 600)`
-    shuts out, for ten minutes, a key that was refused more than ten times in a minute. `headers` tells every
-    response how the limit stands, `legacy_headers` with the older `X-RateLimit-*` too. All other options are those
-    of `Limiter`.
+    `limit` is one limit, a `Limiter`, a function of the scope that names one, or one for each tier that `tier` names.
+    `key`, `cost`, `exempt` and `tier` are functions of the scope; the key is the client's address by default, for which
+    `trusted` names the networks of one's own proxies. A response of which `deduct_when(status)` is false costs nothing;
+    a cost that is known at the end is settled by the application: `scope["headway.permit"].settle(cost)`.
+    `ban=("10/minute", 600)` shuts out, for ten minutes, a key that was refused more than ten times in a minute.
+    `messages` is a limit of the messages of WebSockets, and `on_excess` what becomes of one above it: "wait", or
+    "close" the connection. `headers` tells every response how the limit stands, `legacy_headers` with the older
+    `X-RateLimit-*` too. All other options are those of `Limiter`.
     """
 
     def __init__(
@@ -52,28 +60,29 @@ class RateLimit:
         tier: Callable[[Scope], str] | None = None,
         deduct_when: Callable[[int], bool] | None = None,
         ban: Ban | None = None,
-        messages: Any = None,
+        messages: OneLimit = None,
+        on_excess: str = "wait",
         headers: bool = True,
         legacy_headers: bool = False,
         **options: Any,
     ) -> None:
-        if deduct_when is not None and not callable(deduct_when):
-            raise InvalidArgument("deduct_when", deduct_when, "a function of the response's status, or None")
+        if on_excess not in ("wait", "close"):
+            raise InvalidArgument("on_excess", on_excess, "'wait' or 'close'")
         self._app = app
         self._key = ClientAddress(trusted).of_scope if key is None else key
         self._inbound = Inbound(
-            limit, key=self._key, cost=cost, exempt=exempt, tier=tier, ban=ban, headers=headers,
-            legacy_headers=legacy_headers, **options,
+            limit, key=self._key, cost=cost, exempt=exempt, tier=tier, deduct_when=deduct_when, ban=ban,
+            headers=headers, legacy_headers=legacy_headers, **options,
         )  # fmt: skip
-        self._deduct_when = deduct_when
         self._messages = limiter_of("messages", messages, options)
+        self._waits = on_excess == "wait"
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         kind = scope["type"]
         if kind not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        permit, refusal = await self._inbound.admit_async(scope)
+        permit, refusal, _ = await self._inbound.admit_async(scope)
         if refusal is not None:
             await refuse(refusal, scope, send)
         elif kind == "websocket":
@@ -83,56 +92,104 @@ class RateLimit:
         else:
             await self._http(permit, scope, receive, send)
 
-    async def _http(self, permit: Any, scope: Scope, receive: Any, send: Any) -> None:
-        told = None
-        if self._inbound.headers:
-            told = [(name.lower().encode(), value.encode()) for name, value in self._told(permit).items()]
-        deduct_when = self._deduct_when
+    async def _http(self, permit: Permit, scope: Scope, receive: Any, send: Any) -> None:
+        inbound = self._inbound
+        deduct_when = inbound.deduct_when
+        scope[PERMIT] = permit
 
         async def sending(message: Any) -> None:
             if message["type"] == "http.response.start":
-                if deduct_when is not None and permit.ended is None and not deduct_when(message["status"]):
-                    permit.cancel()
-                elif told is not None:
-                    message = {**message, "headers": [*message.get("headers", ()), *told]}
+                if deduct_when is not None and not deduct_when(message["status"]):
+                    if permit.ended is None:
+                        permit.cancel()
+                elif told:
+                    message = with_headers(message, told)
             await send(message)
 
         try:
+            told = lines_of(inbound.headers_of(inbound.status_of(permit))) if inbound.headers else ()
             await self._app(scope, receive, sending)
         finally:
             if permit.ended is None:
                 permit.complete()
 
-    def _told(self, permit: Any) -> dict[str, str]:
-        return self._inbound.headers_of(permit.status)
-
-    async def _websocket(self, permit: Any, scope: Scope, receive: Any, send: Any) -> None:
-        limiter, key = self._messages, self._key(scope)
-
-        async def receiving() -> Any:
-            message = await receive()
-            if limiter is not None and message["type"] == "websocket.receive":
-                try:
-                    await limiter.acquire_async(key)
-                except EngineUnavailable:
-                    return {"type": "websocket.disconnect", "code": TOO_MANY}
-            return message
-
+    async def _websocket(self, permit: Permit | None, scope: Scope, receive: Any, send: Any) -> None:
         try:
-            await self._app(scope, receiving, send)
+            if self._messages is None:
+                await self._app(scope, receive, send)
+            else:
+                connection = Connection(self._messages, self._key(scope), self._waits, receive, send)
+                await self._app(scope, connection.receive, connection.send)
         finally:
             if permit is not None and permit.ended is None:
                 permit.complete()
 
 
+class Connection:
+    """A WebSocket whose messages are limited. One that is closed here is told to the application as closed."""
+
+    __slots__ = ("_closed", "_key", "_limiter", "_receive", "_send", "_waits")
+
+    def __init__(self, limiter: Any, key: str | None, waits: bool, receive: Any, send: Any) -> None:
+        self._limiter = limiter
+        self._key = key
+        self._waits = waits
+        self._receive = receive
+        self._send = send
+        self._closed = 0
+
+    async def receive(self) -> Any:
+        """The next message, when its time has come."""
+        if not self._closed:
+            message = await self._receive()
+            if message["type"] != "websocket.receive":
+                return message
+            self._closed = await self._judge()
+            if not self._closed:
+                return message
+            await self._send({"type": "websocket.close", "code": self._closed, "reason": ""})
+        return {"type": "websocket.disconnect", "code": self._closed, "reason": ""}
+
+    async def _judge(self) -> int:
+        """Wait for the permit of a message; or the code to close with."""
+        try:
+            if self._waits:
+                await self._limiter.acquire_async(self._key)
+                return 0
+            return 0 if await self._limiter.try_acquire_async(self._key) else TOO_MANY
+        except RateLimited:
+            return TOO_MANY
+        except EngineUnavailable:
+            return TRY_LATER
+
+    async def send(self, message: Any) -> None:
+        """What the application sends; nothing more once the connection was closed here."""
+        if not self._closed:
+            await self._send(message)
+
+
+def lines_of(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    """Headers as ASGI has them."""
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
+def with_headers(message: Any, told: Any) -> Any:
+    """The start of a response with these headers, unless a limit within the application has told its own."""
+    own = message.get("headers", ())
+    if any(name == b"ratelimit" for name, _ in own):
+        return message
+    return {**message, "headers": [*own, *told]}
+
+
 async def refuse(refusal: Refusal, scope: Scope, send: Any) -> None:
     """Answer a request that is not admitted; a WebSocket that the server cannot answer is closed."""
-    headers = [(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()]
     prefix = "http"
     if scope["type"] == "websocket":
-        if "websocket.http.response" not in scope.get("extensions", {}):
-            await send({"type": "websocket.close", "code": TOO_MANY, "reason": ""})
+        if "websocket.http.response" not in (scope.get("extensions") or {}):
+            code = TOO_MANY if refusal.status == 429 else TRY_LATER
+            await send({"type": "websocket.close", "code": code, "reason": ""})
             return
         prefix = "websocket.http"
+    headers = lines_of(refusal.headers)
     await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": headers})
     await send({"type": f"{prefix}.response.body", "body": refusal.body})

@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headway.core.unlimited import Unlimited
-from headway.errors import InvalidArgument
+from headway.errors import EngineUnavailable, InvalidArgument
 from headway.limiter.limit_input import Limits, limits_of
 from headway.status import LimiterStats
 
 if TYPE_CHECKING:
     from headway.core.limits import Limit
-    from headway.errors import EngineUnavailable
     from headway.limiter.limiter import Limiter
     from headway.limiter.request_input import Cost, Key
     from headway.limiter.shared_options import SharedOptions
@@ -63,6 +62,12 @@ class Fallback:
         except InvalidArgument:
             # It made sense when the engine was asked; it is more than the share can ever grant.
             raise error from None
+        return self._limiter
+
+    def stand_in(self, address: str) -> Limiter:
+        """The limiter to ask when it is known that the engine is away."""
+        if self._limiter is None:
+            raise EngineUnavailable(address, "it did not answer the limit before this one")
         return self._limiter
 
     def set_limit(self, limits: dict[str, Limit]) -> None:

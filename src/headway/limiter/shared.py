@@ -273,6 +273,16 @@ class SharedLimiter:
             self._emitter.emit("engine_error", key, cost)
         return self._fallback.limiter_for(error, key, cost)
 
+    def stand_in(self) -> Limiter:
+        """The limiter that decides while the engine is away; raises `EngineUnavailable` where there is none."""
+        return self._fallback.stand_in(self.address)
+
+    def decided_without_engine(self, permit: Permit) -> bool:
+        """Whether this permit was granted because the engine is away."""
+        if isinstance(permit, SharedPermit):
+            return False
+        return self._exempt is None or not self.table.is_exempt(permit.key)
+
     def _limited(self, refused: Refused, key: Key, cost: Cost, timeout: Timeout) -> RateLimited:
         self._count_denial(key, cost)
         timeout_ns = self._timeout(timeout)

@@ -1,0 +1,86 @@
+"""The permits of one request, where several limits are asked for it: all of them, or none.
+
+A limit that refuses gives back what the limits before it have granted, so that a refused request is not charged. The
+headers of a response tell of the limit with the least left. When the engine has not answered one limit, the next one
+is decided without asking it again: a request waits for `engine_timeout` once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway import Permit, Status
+from headway.integrations.inbound import Inbound
+from headway.integrations.refusals import Refusal
+
+
+class Charges:
+    """What one request has been granted so far.
+
+    >>> inbound = Inbound("5/minute", key=str)
+    >>> charges = Charges()
+    >>> charges.admit(inbound, "ann") is None, len(charges.permits)
+    (True, 1)
+    >>> charges.responded(200)["RateLimit-Policy"]
+    '"window-0";q=5;w=60'
+    >>> charges.end()
+    """
+
+    __slots__ = ("_away", "_taken")
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[Inbound, Permit]] = []
+        self._away = False
+
+    @property
+    def permits(self) -> list[Permit]:
+        """The permits, in the order of the limits."""
+        return [permit for _, permit in self._taken]
+
+    def admit(self, inbound: Inbound, request: Any) -> Refusal | None:
+        """Ask one more limit, for a thread; a refusal gives everything back."""
+        return self._note(inbound, *inbound.admit(request, away=self._away))
+
+    async def admit_async(self, inbound: Inbound, request: Any) -> Refusal | None:
+        """Ask one more limit, for a task."""
+        return self._note(inbound, *await inbound.admit_async(request, away=self._away))
+
+    def _note(
+        self, inbound: Inbound, permit: Permit | None, refusal: Refusal | None, away: bool
+    ) -> Refusal | None:
+        self._away = self._away or away
+        if refusal is not None:
+            self.cancel()
+        elif permit is not None:
+            self._taken.append((inbound, permit))
+        return refusal
+
+    def cancel(self) -> None:
+        """Give back what was taken: the request is not served."""
+        for _, permit in self._taken:
+            if permit.ended is None:
+                permit.cancel()
+        self._taken.clear()
+
+    def responded(self, response: Any) -> dict[str, str]:
+        """Give back what this response is not charged for; the headers that it gets."""
+        told: list[tuple[float, float, int, Inbound, Status]] = []
+        for inbound, permit in self._taken:
+            if inbound.deduct_when is not None and not inbound.deduct_when(response):
+                if permit.ended is None:
+                    permit.cancel()
+                continue
+            status = inbound.status_of(permit)
+            if status is not None:
+                share = status.remaining / max(1, status.limit.capacity)
+                told.append((status.retry_after, -share, len(told), inbound, status))
+        if not told:
+            return {}
+        *_, inbound, status = max(told)
+        return inbound.headers_of(status)
+
+    def end(self) -> None:
+        """The response has ended."""
+        for _, permit in self._taken:
+            if permit.ended is None:
+                permit.complete()
