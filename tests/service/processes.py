@@ -21,11 +21,11 @@ HEADWAY = (sys.executable, "-m", "headway.cli")
 
 
 class Process:
-    """A server that has said that it is ready."""
+    """A server that has said that it is ready. `before` are the words of a command that runs it."""
 
-    def __init__(self, *arguments, folder, env=None):
+    def __init__(self, *arguments, folder, env=None, before=()):
         self.child: Any = subprocess.Popen(
-            [*HEADWAY, "serve", "--port", "0", *arguments],
+            [*before, *HEADWAY, "serve", "--port", "0", *arguments],
             cwd=folder,
             env={**os.environ, "XDG_STATE_HOME": str(folder), **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -85,11 +85,11 @@ class Process:
 
 
 @contextmanager
-def served(folder, text="", *arguments, env=None):
+def served(folder, text="", *arguments, env=None, before=()):
     """A server with this configuration."""
     file = folder / "served.toml"
     file.write_text(text)
-    process = Process("--config", str(file), *arguments, folder=folder, env=env)
+    process = Process("--config", str(file), *arguments, folder=folder, env=env, before=before)
     process.file = file
     try:
         yield process

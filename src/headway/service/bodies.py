@@ -7,6 +7,7 @@ so no page that a user happens to visit can post to a server on the user's own m
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection
 from typing import Any, Final
@@ -17,6 +18,8 @@ from headway.service.problems import Problem
 
 MAX_BODY: Final = 1024 * 1024
 """Bytes. The longest event, value and id together, with every character escaped, are less than that."""
+BODY_SECONDS: Final = 10.0
+"""How long a client may take to send a body."""
 SKIPPED: Final = 16 * MAX_BODY
 """Bytes. A body up to here is read to its end without being kept, since many clients look for an answer only when they
 have sent everything. With a larger one the connection is closed in the middle."""
@@ -39,12 +42,17 @@ async def json_object(request: Request, known: Collection[str], most: int = MAX_
 
 
 async def json_bytes(request: Request, most: int = MAX_BODY) -> bytes:
-    """The body, if it is said to be JSON; raises a `Problem` for anything else, and for one that is too large."""
+    """The body, if it is said to be JSON; raises a `Problem` for anything else, and for one too large or too slow."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         given = f"{kind!r}" if kind else "none"
         raise Problem("not-json", f"give the header 'Content-Type: application/json'; there is {given}")
-    return await _read(request, most)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _read(request, most)
+    except TimeoutError:
+        detail = f"a body has {BODY_SECONDS:g} s to come"
+        raise Problem("slow-body", detail, headers={"Connection": "close"}) from None
 
 
 async def _read(request: Request, most: int) -> bytes:

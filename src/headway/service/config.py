@@ -85,6 +85,7 @@ SERVER: dict[str, Field] = {
     "max_waiting": Field(values.number(0, 1_000_000), 10_000),
     "max_permits": Field(values.number(1, 10_000_000), 100_000),
     "max_limits": Field(values.number(1, 100_000), 1000),
+    "max_connections": Field(values.number(1, 1_000_000), 20_000),
 }
 TOKEN: dict[str, Field] = {
     "token": Field(values.text, None, secret=True),
@@ -188,6 +189,7 @@ class ServerConfig:
     max_waiting: int = 10_000
     max_permits: int = 100_000
     max_limits: int = 1000
+    max_connections: int = 20_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ headway_waiting{limit}                  requests that wait now
 headway_permits{limit}                  permits that clients of this server hold now
 headway_keys{limit}                     keys that count against max_keys
 headway_requests_total{path,status}     answers, by the path of the API and the status
+headway_connections                     connections that are open now
 headway_engine_up                       1 if the engine answered when it was looked at last
 headway_config_reloads_total{result}    reloads of the file: "ok", or "failed", which changed nothing
 """
@@ -53,6 +54,7 @@ class Metrics:
         self._reloads = Counter(
             "headway_config_reloads", "reloads of the file", ["result"], registry=registry
         )
+        self.connections = Gauge("headway_connections", "connections that are open now", registry=registry)
         self.engine_up = Gauge("headway_engine_up", "whether the engine answered last", registry=registry)
 
     def granted(self, limit: str, seconds: float) -> None:

@@ -11,7 +11,9 @@ import errno
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -20,12 +22,14 @@ import uvicorn
 from headway.errors import HeadwayError, InvalidArgument
 from headway.service.bodies import MAX_BODY
 from headway.service.hosts import is_loopback
-from headway.service.protocol import BoundedProtocol
+from headway.service.protocol import MAX_CONNECTIONS, BoundedProtocol
 
 DRAIN: Final = 5
 """Seconds that requests have when the server ends."""
 KEEP_ALIVE: Final = 60
 """Seconds for which a connection is kept between two requests: a client that uses it again finds it open."""
+OTHER_FILES: Final = 256
+"""Files that a server opens besides its clients' connections: those of the engine, of TLS, of Python."""
 
 
 class CannotListen(HeadwayError):
@@ -68,6 +72,26 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotListen(host, port, os.strerror(error.errno or 0), hint) from None
 
 
+def connections_that_fit(most: int) -> int:
+    """How many connections a server may have open: `most`, or fewer where the system allows fewer open files.
+
+    A process may raise its own limit up to the hard one (`ulimit -Hn`), and few systems start it there. Where files run
+    out, a connection cannot even be refused, so as many are left for other uses.
+    """
+    if sys.platform == "win32":
+        return most
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return most
+    return max(1, soft - min(OTHER_FILES, soft // 2))
+
+
 def url_of(listener: socket.socket) -> str:
     """What to open: the URL of a socket that listens, by a name that reaches it from here."""
     host, port = listener.getsockname()[:2]
@@ -98,15 +122,16 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
+def uvicorn_config(app: Any, *, max_connections: int = MAX_CONNECTIONS, **options: Any) -> uvicorn.Config:
     """How every server here is set up.
 
     Messages on a WebSocket are not compressed: they are small, each connection would have a compressor of its own, and
     a change goes to hundreds of connections.
     """
+    protocol: Any = partial(BoundedProtocol, max_connections=max_connections)
     return uvicorn.Config(
         app,
-        http=BoundedProtocol,
+        http=protocol,
         log_level="error",
         access_log=False,
         server_header=False,
@@ -121,7 +146,7 @@ def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
 
 def run(app: Any, listener: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
     """Serve until a signal comes; `ready` is called when the first request can come."""
-    server = Server(uvicorn_config(app), ready)
+    server = Server(uvicorn_config(app, max_connections=connections_that_fit(MAX_CONNECTIONS)), ready)
     server.run([listener])
     if server.failed is not None:
         raise server.failed

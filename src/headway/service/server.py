@@ -21,7 +21,7 @@ import uvicorn
 from headway.errors import HeadwayError
 from headway.service.config import Config
 from headway.service.config_changes import Difference
-from headway.service.running import Server, uvicorn_config
+from headway.service.running import Server, connections_that_fit, uvicorn_config
 from headway.service.service import Service
 from headway.service.web import web_app
 
@@ -81,9 +81,9 @@ def serve(
 
     `told` gets a line for every reload.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"max_connections": connections_that_fit(config.server.max_connections)}
     if tls is not None:
-        options = {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])}
+        options |= {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])}
     name = "" if file is None else str(file)
 
     async def main() -> None:
@@ -95,6 +95,7 @@ def serve(
             raise
         app = web_app(service, origins=origins)
         server = _Server(uvicorn_config(app, **options), service, lambda: ready(service))
+        service.metrics.connections.set_function(lambda: len(server.server_state.connections))
         watcher = None if file is None else asyncio.ensure_future(watch(file, service, server.reload, told))
         try:
             await server.serve([listener])

@@ -34,8 +34,6 @@ from headway.service.problems import PROBLEM_HANDLERS, Problem, problem_of
 from headway.service.service import Service
 from headway.service.tokens import TokenGuard
 
-BODY_SECONDS: Final = 10.0
-"""How long a client may take to send a body."""
 CLIENT_GONE: Final = 499
 """In the figures: the client has gone before it was answered."""
 
@@ -135,12 +133,7 @@ async def _body(request: Request, most: int) -> bytes:
     announced = [name in headers for name in ("content-type", "transfer-encoding")]
     if not any(announced) and headers.get("content-length", "0") == "0":
         return b""  # the same as {}
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await json_bytes(request, most)
-    except TimeoutError:
-        detail = f"a body has {BODY_SECONDS:g} s to come"
-        raise Problem("slow-body", detail, headers={"Connection": "close"}) from None
+    return await json_bytes(request, most)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
