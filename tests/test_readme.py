@@ -243,9 +243,9 @@ PROMISES = {
     "A server that is killed has forgotten no grant: docs/service.md.": [
         "service/test_serve.py::test_a_server_that_is_killed_under_load_has_forgotten_no_grant",
     ],
-    "An Envoy proxy asks `python -m headway.service.envoy`, which reads the limits of envoyproxy/ratelimit as they "
-    "are: docs/envoy.md.": [
-        "service/envoy/test_grpc.py::test_the_command_serves_reads_its_file_again_and_ends",
+    "An Envoy proxy asks the same server over gRPC, which reads the limits of envoyproxy/ratelimit as they are: "
+    "docs/envoy.md.": [
+        "service/envoy/test_served.py::test_a_reload_follows_the_rules_and_a_wrong_file_changes_nothing",
         "service/envoy/test_real_envoy.py::test_429_exactly_from_the_call_after_the_limit_with_headers",
         "service/envoy/test_same_decisions.py::test_with_fixed_windows_the_decisions_are_the_same",
     ],

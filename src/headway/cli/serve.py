@@ -1,4 +1,4 @@
-"""`headway serve`: limits and gates for every language, over HTTP."""
+"""`headway serve`: limits and gates for every language over HTTP, and limits for Envoy proxies over gRPC."""
 
 from __future__ import annotations
 
@@ -49,6 +49,16 @@ def serve(
             min=0, max=65535, help="The port; 0: any that is free.  [default: 8080]", show_default=False
         ),
     ] = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="The port of gRPC for Envoy proxies, where the file has \\[envoy]; 0: any that is free.  "
+            "[default: what the file says, or 8081]",
+            show_default=False,
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -80,6 +90,10 @@ def serve(
     file = config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     with complaints():
         found = Config() if file is None else parse_config(read(file), str(file), os.environ)
+        if grpc_port is not None and found.envoy is None:
+            raise bad_option("--grpc-port", "the file has no [envoy] with limits, so nothing is served there")
+        if found.envoy is not None:
+            need("serve", "yaml")
         address = host or found.server.host
         check_exposure(found, address, insecure, str(file or ""))
         where = engine or found.server.engine
@@ -95,6 +109,7 @@ def serve(
                 insecure=insecure,
                 file=file,
                 tls=tls,
+                grpc_port=grpc_port,
                 origins=origin or (),
                 ready=lambda service: typer.echo(greeting(url, service)),
                 told=lambda line: typer.echo(f"headway: {printable(line)}", err=True),
@@ -135,6 +150,10 @@ def greeting(url: str, service: Service) -> str:
     lines += [
         f"  {name:<{width}}  gate, {gate.mode}, {gate.duration:g} s" for name, gate in service.gates.items()
     ]
+    if service.envoy is not None:
+        where = f"{service.host.strip('[]')} port {service.envoy.port}"
+        rules = count(len(service.envoy.service.config.rules()), "rule")
+        lines += ["", f"  {rules} for Envoy, gRPC on {where}"]
     token = " -H 'Authorization: Bearer TOKEN'" if service.tokens else ""
     lines += ["", f"  {url}/openapi.json    the API", f"  {url}/metrics    figures for Prometheus", ""]
     lines.append("Try, in another terminal:")

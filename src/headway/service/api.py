@@ -214,7 +214,10 @@ async def readyz(service: Service, call: Call) -> Answer:  # noqa: ARG001
 
 
 async def figures(service: Service, call: Call) -> Answer:  # noqa: ARG001
-    return Answer(service.metrics.text(service.limits, service.permits), media_type=metrics.CONTENT_TYPE)
+    text = service.metrics.text(service.limits, service.permits)
+    if service.envoy is not None:
+        text += service.envoy.service.stats.text().encode()
+    return Answer(text, media_type=metrics.CONTENT_TYPE)
 
 
 async def description(service: Service, call: Call) -> Answer:  # noqa: ARG001

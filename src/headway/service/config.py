@@ -15,6 +15,9 @@
     [gates.orders]
     duration = "5min"
 
+    [envoy]                             rules for Envoy proxies, over gRPC: `headway.service.envoy.settings`
+    limits = "ratelimit"
+
     [tokens.billing]
     token_env = "BILLING_TOKEN"         or token = "...", or sha256 = "64 hex digits"
     role = "use"
@@ -38,6 +41,7 @@ from headway.errors import InvalidArgument
 from headway.limiter.limit_input import check_remote, limits_of
 from headway.service import config_values as values
 from headway.service.config_values import A_NAME, NAME, ROLES, ConfigError, Field, Place
+from headway.service.envoy.settings import EnvoyConfig, read_envoy
 
 __all__ = [
     "Config",
@@ -200,6 +204,7 @@ class Config:
     limits: dict[str, LimitConfig] = field(default_factory=dict)
     gates: dict[str, GateConfig] = field(default_factory=dict)
     tokens: dict[str, TokenConfig] = field(default_factory=dict)
+    envoy: EnvoyConfig | None = None
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -216,7 +221,7 @@ def parse_config(text: str, file: str = "headway.toml", env: Mapping[str, str] |
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(file, "", "", "", "", f"is no TOML: {error}") from None
-    known = {"server", "limits", "gates", "tokens"}
+    known = {"server", "limits", "gates", "tokens", "envoy"}
     for name, value in tables.items():
         if name not in known:
             raise Place(file, "").error(
@@ -231,6 +236,7 @@ def parse_config(text: str, file: str = "headway.toml", env: Mapping[str, str] |
             name: _token(name, table, place, env or {})
             for name, table, place in _named(tables, "tokens", file)
         },
+        read_envoy(tables.get("envoy"), Place(file, "envoy")),
     )
     if len(found.limits) > server.max_limits:
         accepted = f"at most {server.max_limits} limits, or a higher [server] max_limits"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 from headway.service.config import Config, GateConfig, LimitConfig, ServerConfig, TokenConfig
+from headway.service.envoy.settings import restart_needed
 
 __all__ = ["Changes", "Difference", "difference"]
 
@@ -27,12 +28,14 @@ class Changes(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """From one configuration to another. `server` names the keys that only a restart can change."""
+    """From one configuration to another. `server` names the keys that only a restart can change; `rules` is how many
+    rules for Envoy were read, where there are any."""
 
     limits: Changes[LimitConfig] = Changes()
     gates: Changes[GateConfig] = Changes()
     tokens: Changes[TokenConfig] = Changes()
     server: tuple[str, ...] = ()
+    rules: int | None = None
 
     def __bool__(self) -> bool:
         return bool(self.limits or self.gates or self.tokens or self.server)
@@ -56,7 +59,8 @@ def difference(before: Config, after: Config) -> Difference:
             item.name
             for item in fields(ServerConfig)
             if getattr(before.server, item.name) != getattr(after.server, item.name)
-        ),
+        )
+        + restart_needed(before.envoy, after.envoy),
     )
 
 

@@ -248,3 +248,11 @@ def prefetch(value: Any) -> bool | dict[str, float]:
 
 def gate_duration(value: Any) -> float:
     return rule_of(value, "only", 1, 1).duration / 1e9
+
+
+def paths(value: Any) -> tuple[str, ...]:
+    """One path, or several."""
+    found = (value,) if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(p, str) and p for p in found):
+        raise Refused("a path, or a list of paths")
+    return tuple(found)

@@ -10,11 +10,12 @@ import msgspec
 from headway import __version__
 from headway.service import messages as m
 from headway.service.api import ENDPOINTS, Endpoint
+from headway.service.envoy.json_route import JSON_CALL
 from headway.service.gate_calls import GATE_CALLS
 from headway.service.live import LIVE_CALLS
 from headway.service.problems import TYPES
 
-CALLS = (*ENDPOINTS, *GATE_CALLS, *LIVE_CALLS)
+CALLS = (*ENDPOINTS, *GATE_CALLS, *LIVE_CALLS, JSON_CALL)
 REF = "#/components/schemas/{name}"
 WITH_BODY = ("bad-json", "bad-request", "body-too-large", "not-json", "slow-body")
 WITH_TOKEN = ("no-token", "role-too-low")

@@ -35,6 +35,8 @@ this request. What else an error knows has members of its own, such as `retry_af
     too-many-waiting   503      so many requests wait here already; with Retry-After        after that time
     too-many-permits   503      so many permits are out already; with Retry-After           after that time
     too-many-watchers  503      so many watch this server already; with Retry-After         after that time
+    no-rules           404      there is no [envoy] in the file                             no
+    bad-descriptors    400      the body is no RateLimitRequest                             no
     misconfigured      500      the gate is kept with another duration or mode              no
     failed             500      a fault of headway; the log has it                          perhaps
     about:blank        other    a path or a method that is not there, and the like          no
@@ -98,6 +100,8 @@ TYPES: Final[dict[str, tuple[int, str]]] = {
     "too-many-waiting": (503, "too many requests are waiting"),
     "too-many-permits": (503, "too many permits are out"),
     "too-many-watchers": (503, "too many watch this server"),
+    "no-rules": (404, "no rules for Envoy are served here"),
+    "bad-descriptors": (400, "the body is no RateLimitRequest"),
     "misconfigured": (500, "the gate is kept with another duration or mode"),
     "failed": (500, "something failed here"),
 }

@@ -23,6 +23,7 @@ from headway.service.config import Config
 from headway.service.config_changes import Difference
 from headway.service.running import Server, connections_that_fit, uvicorn_config
 from headway.service.service import Service
+from headway.service.tokens import grpc_guard
 from headway.service.web import web_app
 
 POLL: Final = 1.0
@@ -58,8 +59,12 @@ class _Server(Server):
         self._drain = asyncio.ensure_future(self._end())
 
     async def _end(self) -> None:
+        service, seconds = self._service, self._service.config.server.drain
         try:
-            await self._service.drain(self._service.config.server.drain)
+            if service.envoy is None:
+                await service.drain(seconds)
+            else:
+                await asyncio.gather(service.drain(seconds), service.envoy.stop(seconds))
         finally:
             self.should_exit = True
 
@@ -73,13 +78,14 @@ def serve(
     insecure: bool = False,
     file: Path | None = None,
     tls: tuple[Path, Path] | None = None,
+    grpc_port: int | None = None,
     origins: Collection[str] = (),
     ready: Callable[[Service], None] = lambda _: None,
     told: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve until a signal comes. Raises `ConfigError`, `EngineUnavailable` and their like.
 
-    `told` gets a line for every reload.
+    `told` gets a line for every reload. `grpc_port` takes the place of `[envoy] port`.
     """
     options: dict[str, Any] = {"max_connections": connections_that_fit(config.server.max_connections)}
     if tls is not None:
@@ -90,6 +96,9 @@ def serve(
         service = Service(config, engine=engine, host=host, insecure=insecure, file=name)
         try:
             await service.start()
+            if service.envoy is not None:
+                port = service.envoy.config.port if grpc_port is None else grpc_port
+                await service.envoy.start(host, port, tls, grpc_guard(service.tokens))
         except BaseException:
             await service.close()
             raise
@@ -102,6 +111,8 @@ def serve(
         finally:
             if watcher is not None:
                 watcher.cancel()
+            if service.envoy is not None:
+                await service.envoy.stop(0)
         if server.failed is not None:
             raise server.failed
 
@@ -114,13 +125,19 @@ def serve(
 
 
 async def watch(file: Path, service: Service, wanted: asyncio.Event, told: Callable[[str], None]) -> None:
-    """Reload whenever the file changes, or when it is `wanted`."""
-    known = _signature(file)
+    """Reload whenever the file changes, or one of those that it names, or when it is `wanted`."""
+
+    def look() -> list[tuple[int, ...]]:
+        return [
+            _signature(each) for each in (file, *([] if service.envoy is None else service.envoy.watched()))
+        ]
+
+    known = look()
     while True:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL):
                 await wanted.wait()
-        now = _signature(file)
+        now = look()
         if now == known and not wanted.is_set():
             continue
         wanted.clear()
@@ -163,5 +180,7 @@ def summary(found: Difference) -> str:
         words += [f"{after.name} changed" for _, after in changes.changed]
         if words:
             parts.append(f"{kind}: {', '.join(words)}")
+    if found.rules is not None:
+        parts.append(f"envoy: {found.rules} rules")
     parts += [f"{key} needs a restart" for key in found.server]
     return "; ".join(parts) or "no changes"

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from headway.errors import HeadwayError
 from headway.once import Once
@@ -20,11 +20,15 @@ from headway.service.acquire import Decider
 from headway.service.answers import Encoded, RememberedAnswers
 from headway.service.config import Config, ConfigError, GateConfig, parse_config
 from headway.service.config_changes import Difference, difference
+from headway.service.envoy.settings import EnvoyConfig, merged
 from headway.service.hosts import is_loopback
 from headway.service.limits import Limits
 from headway.service.metrics import Metrics
 from headway.service.permits import HeldPermits
 from headway.service.tokens import Tokens
+
+if TYPE_CHECKING:
+    from headway.service.envoy.served import EnvoyRules
 
 _log = logging.getLogger("headway")
 
@@ -58,13 +62,20 @@ class Service:
         self.answers: RememberedAnswers[Encoded] = RememberedAnswers(now)
         self.tokens = Tokens(config.tokens)
         self.gates: dict[str, Once] = {}
+        self.envoy: EnvoyRules | None = None
         check_exposure(config, self.host, insecure, file)
 
     async def start(self) -> None:
-        """Open the engine, limits and gates; raises `ConfigError` and `EngineUnavailable`."""
+        """Open the engine, limits, gates and rules; raises `ConfigError` and `EngineUnavailable`."""
         await self.limits.start()
         self.metrics.engine_up.set(1)
-        await self._apply(difference(Config(self.config.server), self.config))
+        if self.config.envoy is not None:
+            from headway.service.envoy.served import EnvoyRules  # which needs a reader of YAML
+
+            self.envoy = EnvoyRules(self.config.envoy, self.engine, self.file)
+        use_rules = await self._load_rules(self.config.envoy)
+        await self._apply(difference(Config(self.config.server, envoy=self.config.envoy), self.config))
+        use_rules()
 
     async def reload(self, text: str, env: Mapping[str, str]) -> Difference:
         """Follow a file that has changed; raises `HeadwayError`, and has changed nothing then."""
@@ -72,15 +83,23 @@ class Service:
             after = parse_config(text, self.file, env)
             check_exposure(after, self.host, self._insecure, self.file)
             found = difference(self.config, after)
+            use_rules = await self._load_rules(merged(self.config.envoy, after.envoy))
             await self._apply(found)
         except HeadwayError:
             self.metrics.reloaded("failed")
             raise
         self.tokens.replace(after.tokens)
         # What needs a restart stays as it is, and is named again by the next reload.
-        self.config = replace(after, server=self.config.server)
+        envoy = merged(self.config.envoy, after.envoy)
+        self.config = replace(after, server=self.config.server, envoy=envoy)
         self.metrics.reloaded("ok")
-        return found
+        return replace(found, rules=use_rules())
+
+    async def _load_rules(self, config: EnvoyConfig | None) -> Callable[[], int | None]:
+        """Read the rules for Envoy; what is returned makes the change, and cannot fail."""
+        if self.envoy is None or config is None:
+            return lambda: None
+        return await self.envoy.load(config)
 
     async def _apply(self, found: Difference) -> None:
         for _, after in found.gates.changed:
@@ -122,6 +141,8 @@ class Service:
         self.decider.end_waits()
         self.permits.abandon_all()
         await self.limits.close()
+        if self.envoy is not None:
+            self.envoy.close()
         for gate in self.gates.values():
             gate.close()
 

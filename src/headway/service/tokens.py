@@ -15,6 +15,7 @@ from typing import Any
 
 from headway.service.config import TokenConfig
 from headway.service.config_values import ROLES
+from headway.service.grpc.status import GrpcError, GrpcStatus
 from headway.service.problems import Problem
 
 NO_TOKENS = TokenConfig("", b"", "admin")
@@ -84,3 +85,18 @@ async def _refuse(problem: Problem, scope: Any, receive: Any, send: Any) -> None
         await problem.response()(scope, receive, send)
     else:
         await send({"type": "websocket.close", "code": 1008, "reason": ""})  # before it is accepted: 403
+
+
+def grpc_guard(tokens: Tokens) -> Callable[[str | None], None]:
+    """Refuses calls of gRPC without a token of the role `use`: a function of the metadatum `authorization`."""
+
+    def check(authorization: str | None) -> None:
+        try:
+            tokens.check(authorization, "use")
+        except Problem as problem:
+            known = problem.kind == "role-too-low"
+            raise GrpcError(
+                GrpcStatus.PERMISSION_DENIED if known else GrpcStatus.UNAUTHENTICATED, str(problem)
+            ) from None
+
+    return check

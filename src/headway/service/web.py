@@ -25,6 +25,7 @@ from headway.service.answers import Encoded, fingerprint
 from headway.service.api import ENDPOINTS, Answer, Call, Endpoint, Handler
 from headway.service.app import routes_of_stomp
 from headway.service.bodies import json_bytes
+from headway.service.envoy.json_route import json_route
 from headway.service.gates import gate_routes
 from headway.service.hosts import HostGuard
 from headway.service.live import Sampler, live_routes
@@ -61,6 +62,7 @@ def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
         if call.handler is not None
     ]
     routes += [*gate_routes(service.gates), *routes_of_stomp(gates_on_stomp), *live_routes(service, sampler)]
+    routes.append(json_route(service))
     return Starlette(
         routes=routes,
         middleware=[

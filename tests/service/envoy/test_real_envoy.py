@@ -6,6 +6,7 @@ else runs in the event loop of the test: the upstream, the rate limit service ov
 
 import asyncio
 import itertools
+import re
 import shutil
 import socket
 import tempfile
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.service.processes import served
 
 from conftest import find_program
 from headway.service.envoy.config import read_config
@@ -106,16 +108,18 @@ async def upstream():
 
 
 @asynccontextmanager
-async def world(service, change=lambda text: text):
-    """The example's configuration with free ports; `change` may write other settings into it."""
+async def world(service, change=lambda text: text, port=None):
+    """The example's configuration with free ports; `change` may write other settings into it. With a `port` the service
+    is served there already."""
     front = free_port()
     folder = Path(tempfile.mkdtemp(prefix="headway-envoy-"))
     async with upstream() as (behind, calls):
-        server = await grpc_server.start(service)
+        server = await grpc_server.start(service) if port is None else None
+        asked = server.port if server is not None else port
         text = EXAMPLE.replace("port_value: 10000", f"port_value: {front}")
         text = text.replace("port_value: 8080", f"port_value: {behind}")
-        text = text.replace("port_value: 8081", f"port_value: {server.port}")
-        assert all(str(port) in text for port in (front, behind, server.port))
+        text = text.replace("port_value: 8081", f"port_value: {asked}")
+        assert all(str(each) in text for each in (front, behind, asked))
         (folder / "envoy.yaml").write_text(change(text.replace("timeout: 0.25s", "timeout: 10s")))
         process = await asyncio.create_subprocess_exec(
             ENVOY, "-c", str(folder / "envoy.yaml"), "--disable-hot-restart", "--concurrency", "1", "-l", "error"
@@ -128,7 +132,8 @@ async def world(service, change=lambda text: text):
             if process.returncode is None:
                 process.terminate()
             await process.wait()
-            await server.stop(0)
+            if server is not None:
+                await server.stop(0)
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -163,6 +168,22 @@ def test_429_exactly_from_the_call_after_the_limit_with_headers(engine):
         run(main)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_files_of_the_example_work_as_they_stand(tmp_path):
+    for file in ("headway.toml", "ratelimit.yaml"):
+        shutil.copy(ROOT / "examples" / "envoy" / file, tmp_path)
+    config = (tmp_path / "headway.toml").read_text()
+    with served(tmp_path, config, "--grpc-port", "0") as process:
+        port = int(re.findall(r"3 rules for Envoy, gRPC on 127.0.0.1 port (\d+)", process.output)[0])
+
+        async def main():
+            async with world(None, port=port) as envoy:
+                assert await envoy.statuses(7) == [200] * 5 + [429] * 2
+            figures = process.client.get("/metrics").body.decode()
+            assert 'ratelimit_service_rate_limit_over_limit{domain="shop",key1="user"} 2' in figures
+
+        run(main)
 
 
 def test_of_many_at_once_exactly_as_many_pass():

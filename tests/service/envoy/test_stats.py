@@ -88,7 +88,7 @@ def test_samples_have_the_names_and_labels_of_its_exporter(clock):
     found = {(sample.name, sample.labels): sample.value for sample in service.stats.samples()}
     domain = ("domain", "d")
     total = "ratelimit_service_rate_limit_total_hits"
-    assert found["ratelimit_service_total_requests", ()] == 2
+    assert found["ratelimit_service_total_requests", (("grpc_method", "ShouldRateLimit"),)] == 2
     assert found[total, (domain, ("key1", "kind_a.b"), ("key2", "to"))] == 1
     assert found[total, (domain, ("key1", "user_x"))] == 1
     assert found[total, (domain, ("key1", "user_y"))] == 1

@@ -93,14 +93,7 @@ def load_config(paths: Iterable[str | Path], *, fixed: bool = False, merge: bool
     `fixed`: `rate_limit` counts by the calendar, as envoyproxy/ratelimit does. `merge`: one domain may be in several
     files.
     """
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            files += sorted(
-                each for each in path.iterdir() if each.suffix in (".yaml", ".yml") and each.is_file()
-            )
-        else:
-            files.append(path)
+    files = files_of(paths)
     texts = {}
     for file in files:
         try:
@@ -110,8 +103,21 @@ def load_config(paths: Iterable[str | Path], *, fixed: bool = False, merge: bool
                 str(file), "", f"it cannot be read: {error}", "a file of YAML in UTF-8"
             ) from None
     if not texts:
-        raise InvalidConfig(", ".join(map(str, paths)), "", "there is no configuration", "a .yaml file")
+        raise InvalidConfig(", ".join(map(str, paths)), "", "there is no .yaml file", "a file of YAML")
     return read_config(texts, fixed=fixed, merge=merge)
+
+
+def files_of(paths: Iterable[str | Path]) -> list[Path]:
+    """These files, and the `.yaml` and `.yml` files of these directories, by their names."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files += sorted(
+                each for each in path.iterdir() if each.suffix in (".yaml", ".yml") and each.is_file()
+            )
+        else:
+            files.append(path)
+    return files
 
 
 def read_config(texts: Mapping[str, str], *, fixed: bool = False, merge: bool = False) -> Config:

@@ -31,7 +31,7 @@ from headway import Denied, InvalidArgument, LimiterClosed, Permit, Status
 from headway.clock import as_clock
 from headway.engines.uri import is_local
 from headway.service.envoy.config import Config
-from headway.service.envoy.limiters import Kept, Limiters
+from headway.service.envoy.limiters import MAX_KEYS, Kept, Limiters
 from headway.service.envoy.messages import (
     MAX_UINT32,
     Code,
@@ -44,6 +44,7 @@ from headway.service.envoy.messages import (
     Unit,
 )
 from headway.service.envoy.rules import label, ledger_key
+from headway.service.envoy.settings import DEFAULT_MAX_KEYS
 from headway.service.envoy.stats import RuleStats, Stats
 from headway.service.envoy.units import current_limit
 
@@ -85,7 +86,8 @@ class RateLimitService:
     ['OK', 'OVER_LIMIT']
 
     `options` are those of `Limiter`: `engine`, `on_engine_error` and so on. Services of one `namespace` share their
-    ledgers: in memory those of one process, on a shared engine all. `shadow`: every request is answered OK.
+    ledgers: in memory those of one process, on a shared engine all. `shadow`: every request is answered OK. A rule has
+    ledgers for `max_keys` keys at most; hits of further ones are over the limit until a ledger is idle.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class RateLimitService:
         namespace: str = "envoy",
         shadow: bool = False,
         near_ratio: float = 0.8,
+        max_keys: int = DEFAULT_MAX_KEYS,
         **options: Any,
     ) -> None:
         if options.get("prefetch"):
@@ -102,7 +105,9 @@ class RateLimitService:
             raise InvalidArgument("prefetch", options["prefetch"], accepted)
         self.stats = Stats(near_ratio)
         self._namespace = namespace
-        self._shadow = shadow
+        self.shadow = shadow
+        self.max_keys = max_keys
+        """How many keys of one rule may have ledgers: a client that invents keys must not fill the memory."""
         self._options: Mapping[str, Any] = options
         self._clock = as_clock(options.get("clock"))
         self._config = config
@@ -116,16 +121,20 @@ class RateLimitService:
         """The configuration that decides now."""
         return self._config
 
-    def use(self, config: Config) -> None:
+    def use(self, config: Config, prepared: Limiters | None = None) -> None:
         """Decide by another configuration from the next request on. Rules that stay, with whatever number, keep what
-        was used."""
+        was used. `prepared` is what `prepare` returned for it."""
+        self._limiters, self._config = prepared or self.prepare(config), config
+
+    def prepare(self, config: Config) -> Limiters:
+        """Open the limiters of a configuration. In memory its numbers count from here on."""
         limiters = Limiters(self._namespace, self._options, fixed=config.fixed, before=self._limiters)
         for rule in config.rules():
             if rule.limit is not None:
                 # Opened while the old ones are there: ledgers in memory live as long as a limiter has them. Those are
                 # not closed, since requests may be under way; they end when nothing refers to them any more.
                 limiters.of_rule(rule)
-        self._limiters, self._config = limiters, config
+        return limiters
 
     def close(self) -> None:
         """Decide nothing any more."""
@@ -159,9 +168,9 @@ class RateLimitService:
             statuses[ask.place] = self._settle(ask, answer, status, refused)
             if ask.overdraft and not refused and ask.hits > 0 and not _granted(ask, answer):
                 await self._overdraw(ask, status.remaining)
-        if denied and self._shadow:
+        if denied and self.shadow:
             self.stats.shadowed += 1
-        code = Code.OVER_LIMIT if denied and not self._shadow else Code.OK
+        code = Code.OVER_LIMIT if denied and not self.shadow else Code.OK
         return RateLimitResponse(code, tuple(statuses))
 
     def _plan(self, request: RateLimitRequest) -> tuple[list[DescriptorStatus], list[Ask]]:
@@ -245,7 +254,8 @@ class RateLimitService:
             for ask in asks:
                 limiter = ask.kept.limiter
                 if _takes(ask):
-                    answers.append(limiter.try_acquire(ask.key, cost=ask.hits))
+                    full = ask.kept.full(ask.key, self.max_keys)
+                    answers.append(limiter.try_acquire(ask.key, cost=ask.hits) if full is None else full)
                 else:
                     answers.append(limiter.peek(ask.key))
         except BaseException:
@@ -255,9 +265,7 @@ class RateLimitService:
 
     async def _ask_together(self, asks: Sequence[Ask]) -> list[Answer]:
         calls = [
-            ask.kept.limiter.try_acquire_async(ask.key, cost=ask.hits)
-            if _takes(ask)
-            else ask.kept.look(ask.key)
+            ask.kept.take(ask.key, ask.hits, self.max_keys) if _takes(ask) else ask.kept.look(ask.key)
             for ask in asks
         ]
         if len(calls) == 1:
@@ -297,6 +305,8 @@ class RateLimitService:
             remaining = min(ask.capacity, remaining + ask.hits)
         if ask.hits > 0:
             ask.figures.decided(ask.hits, granted, remaining, ask.capacity, ask.shadow, refused)
+            if isinstance(answer, Denied) and answer.reason == MAX_KEYS:
+                ask.figures.over_max_keys += ask.hits
         wait = status.retry_after if status.retry_after > 0 and not granted else status.reset_after
         return DescriptorStatus(
             Code.OK if granted or ask.shadow else Code.OVER_LIMIT,

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from headway.errors import InvalidArgument
 from headway.service.envoy.decide import RateLimitService
 from headway.service.grpc import on_nghttp2
+from headway.service.grpc.server import Guard
 
 Transport = Literal["nghttp2", "grpcio"]
 
@@ -39,8 +40,11 @@ async def start(
     port: int = 0,
     tls: tuple[Path, Path] | None = None,
     transport: Transport | None = None,
+    guard: Guard | None = None,
 ) -> GrpcServer:
     """Serve on an address. `tls` is a certificate chain and its key, in PEM; without it the port is plain text.
+
+    `guard` gets the metadatum `authorization` of each call but health checks, and raises `GrpcError` to refuse it.
 
     `transport` is chosen where it is None: nghttp2 if it can be used here.
     """
@@ -54,10 +58,10 @@ async def start(
     if transport == "nghttp2" or (transport is None and on_nghttp2()):
         from headway.service.envoy import nghttp2_server
 
-        return await nghttp2_server.start(service, host, port, tls)
+        return await nghttp2_server.start(service, host, port, tls, guard)
     from headway.service.envoy import grpcio_server
 
-    return await grpcio_server.start(service, host, port, tls)
+    return await grpcio_server.start(service, host, port, tls, guard)
 
 
 def no_address(host: str, port: int, error: Exception) -> InvalidArgument:

@@ -18,7 +18,8 @@ from headway.service.envoy.calls import (
 from headway.service.envoy.codec import MAX_MESSAGE
 from headway.service.envoy.decide import RateLimitService
 from headway.service.envoy.grpc_server import no_address
-from headway.service.grpc.status import GrpcStatus
+from headway.service.grpc.server import Guard
+from headway.service.grpc.status import GrpcError, GrpcStatus
 
 CODES = {int(code.value[0]): code for code in grpc.StatusCode}
 
@@ -29,8 +30,9 @@ OPTIONS = (
 
 
 class _Calls(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio comes without types
-    def __init__(self, service: RateLimitService) -> None:
+    def __init__(self, service: RateLimitService, guard: Guard | None) -> None:
         self.rate_limits = service
+        self.guard = guard
         self.serving = True
         self._handlers = {
             SHOULD_RATE_LIMIT: grpc.unary_unary_rpc_method_handler(self._should_rate_limit),
@@ -41,6 +43,12 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio comes witho
         return self._handlers.get(call.method)
 
     async def _should_rate_limit(self, data: bytes, context: Any) -> bytes:
+        if self.guard is not None:
+            metadata = dict(context.invocation_metadata() or ())
+            try:
+                self.guard(metadata.get("authorization"))
+            except GrpcError as error:
+                await context.abort(CODES[error.code], error.message)
         return await _sent(await should_rate_limit(self.rate_limits, data), context)
 
     async def _check_health(self, data: bytes, context: Any) -> bytes:
@@ -75,10 +83,14 @@ class GrpcioServer:
 
 
 async def start(
-    service: RateLimitService, host: str, port: int, tls: tuple[Path, Path] | None
+    service: RateLimitService,
+    host: str,
+    port: int,
+    tls: tuple[Path, Path] | None,
+    guard: Guard | None = None,
 ) -> GrpcioServer:
     """Serve on an address."""
-    calls = _Calls(service)
+    calls = _Calls(service, guard)
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((calls,))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,16 +1,15 @@
 """`POST /json`, as envoyproxy/ratelimit has it: the two messages in protobuf's JSON, 200 within the limits and 429 over
-them. A plain function, for whatever route calls it.
+them. A plain function; `json_route` has the route that calls it.
 
     {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "alice"}]}]}
 
 Names are read in lower camel case and as in the definition (`hitsAddend`, `hits_addend`); a field that is not known is
-an error. What is wrong is 400 with an error in JSON, an engine that does not answer 503.
+an error.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any
 
 from headway.errors import EngineUnavailable, LimiterClosed
@@ -30,29 +29,20 @@ from headway.service.envoy.messages import (
     Unit,
 )
 
-log = logging.getLogger("headway")
-
 SECOND = 1_000_000_000
 
 
 async def answer_json(service: RateLimitService, body: bytes) -> tuple[int, bytes]:
-    """The HTTP status and the body of the answer."""
+    """The HTTP status and the body of the answer; raises `MalformedMessage`, `EngineUnavailable`, `LimiterClosed`."""
     try:
         response = await service.decide(read_request(body))
-    except MalformedMessage as error:
+    except MalformedMessage:
         service.stats.malformed += 1
-        return 400, _error(str(error))
-    except (EngineUnavailable, LimiterClosed) as error:
+        raise
+    except (EngineUnavailable, LimiterClosed):
         service.stats.engine_errors += 1
-        return 503, _error(str(error))
-    except Exception:
-        log.exception("headway: a request to /json could not be decided")
-        return 500, _error("the request could not be decided; the log of the server says why")
+        raise
     return 429 if response.overall_code == Code.OVER_LIMIT else 200, write_response(response)
-
-
-def _error(problem: str) -> bytes:
-    return json.dumps({"error": problem}).encode()
 
 
 # -- requests ------------------------------------------------------------------------------------------------------

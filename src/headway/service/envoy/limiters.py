@@ -11,31 +11,70 @@ and the key says the limit. A descriptor whose number changes has another ledger
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from headway import EngineUnavailable, Limiter, Status
+from headway import Denied, EngineUnavailable, Limiter, Permit, Status
 from headway.core.limits import AllOf, Limit
 from headway.service.envoy.messages import LimitOverride, MalformedMessage, Unit
 from headway.service.envoy.refunds import Refunds, period_ns
 from headway.service.envoy.rules import Rule, escaped
 from headway.service.envoy.units import limit_of
+from headway.service.keys import KeyTable
+
+MAX_KEYS = "max_keys"
+"""The reason of a denial for want of room."""
+SECOND = 1_000_000_000
 
 
 class Kept:
     """A limiter, what its limit can grant at most, and the grants that can be given back."""
 
-    __slots__ = ("capacity", "limiter", "refunds", "shared")
+    __slots__ = ("capacity", "keys", "limit", "limiter", "refunds", "shared")
 
-    def __init__(self, limiter: Limiter, capacity: int, refunds: Refunds) -> None:
+    def __init__(self, limiter: Limiter, limit: Limit, refunds: Refunds) -> None:
         self.limiter = limiter
-        self.capacity = capacity
+        self.limit = limit
+        self.capacity = limit.capacity
         self.refunds = refunds
+        # On a shared engine; in memory the ledgers themselves are counted.
+        self.keys = KeyTable(0)
         # Whether a decision has to be asked for.
         self.shared = limiter._shared is not None
         if limiter._shared is not None:
             # Grants say how things stand from the first one on, without a second question.
             limiter._shared.ledgers.report_grants()
+
+    def full(self, key: str | None, most: int) -> Denied | None:
+        """A denial where there is no room for a ledger of this key, among `most`."""
+        store = self.limiter._store
+        if key is None or store is None:
+            return None
+        ledgers = store.first.ledgers
+        if len(ledgers) < most or key in ledgers:
+            return None
+        with store.lock:
+            # Requests move a cursor that forgets idle keys, and this one will not come so far.
+            for keyed in store.keyed_ledgers:
+                keyed.sweep(store.clock.now(), store.clock.wall())
+        return self._no_room(key) if len(store.first.ledgers) >= most else None
+
+    async def take(self, key: str | None, hits: int, most: int) -> Permit | Denied:
+        """`try_acquire` for so many hits, where there is room for a ledger of this key, among `most`."""
+        if not self.shared:
+            full = self.full(key, most)
+            return self.limiter.try_acquire(key, cost=hits) if full is None else full
+        keys = self.keys
+        keys.most = most
+        if not keys.admits(key, time.monotonic()):
+            return self._no_room(key)
+        answer = await self.limiter.try_acquire_async(key, cost=hits)
+        keys.note(key, time.monotonic() + self.refunds.period_ns / SECOND)
+        return answer
+
+    def _no_room(self, key: str | None) -> Denied:
+        return Denied(key, [(self.limit, 0, SECOND, SECOND, 0, 0, False)], MAX_KEYS)
 
     async def look(self, key: str | None) -> Status:
         """`peek`; while the engine is away a stand-in answers, where `on_engine_error` names one."""
@@ -104,7 +143,7 @@ class Limiters:
         refunds = self._refunds.get(name)
         if refunds is None or refunds.period_ns != period_ns(limit):
             refunds = self._refunds[name] = Refunds(period_ns(limit))
-        return Kept(limiter, limit.capacity, refunds)
+        return Kept(limiter, limit, refunds)
 
     def close(self) -> None:
         """Close every limiter."""

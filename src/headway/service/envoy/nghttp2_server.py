@@ -22,18 +22,18 @@ from headway.service.envoy.calls import (
 from headway.service.envoy.codec import MAX_MESSAGE
 from headway.service.envoy.decide import RateLimitService
 from headway.service.envoy.grpc_server import no_address
-from headway.service.grpc.server import GrpcServer
+from headway.service.grpc.server import GrpcServer, Guard
 from headway.service.grpc.status import GrpcError, GrpcStatus
 
 
 class NgHttp2Server:
     """A `grpc_server.GrpcServer`."""
 
-    def __init__(self, service: RateLimitService) -> None:
+    def __init__(self, service: RateLimitService, guard: Guard | None = None) -> None:
         self.service = service
         self.serving = True
         handlers = {SHOULD_RATE_LIMIT: self._should_rate_limit, HEALTH_CHECK: self._check_health}
-        self.server = GrpcServer(handlers, max_message=MAX_MESSAGE)
+        self.server = GrpcServer(handlers, guard=guard, unguarded=(HEALTH_CHECK,), max_message=MAX_MESSAGE)
 
     @property
     def port(self) -> int:
@@ -58,14 +58,18 @@ class NgHttp2Server:
 
 
 async def start(
-    service: RateLimitService, host: str, port: int, tls: tuple[Path, Path] | None
+    service: RateLimitService,
+    host: str,
+    port: int,
+    tls: tuple[Path, Path] | None,
+    guard: Guard | None = None,
 ) -> NgHttp2Server:
     """Serve on an address."""
     context = None
     if tls is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*tls)
-    server = NgHttp2Server(service)
+    server = NgHttp2Server(service, guard)
     try:
         await server.server.start(host, port, context)
     except OSError as error:

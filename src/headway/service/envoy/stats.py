@@ -10,8 +10,9 @@ Its figures are `ratelimit.service.rate_limit.DOMAIN.KEY_VALUE.STAT`, and its ex
     shadow_mode    of them, those that passed all the same, in shadow mode
 
 There is one difference: hits of a request that *another* rule denied are in `total_hits` alone, since they were not
-consumed. `refunded` counts what was given back, `overdrawn` what was charged beyond a limit that allows it, and
-`uncharged` what could not be: envoyproxy/ratelimit does not know these.
+consumed. `refunded` counts what was given back, `overdrawn` what was charged beyond a limit that allows it,
+`uncharged` what could not be, and `over_max_keys` what was denied because a rule has ledgers for as many keys as it
+may: envoyproxy/ratelimit does not know these.
 
 Metrics with values in their names (`detailed_metric`, `value_to_metric`, overrides) are bounded: when there are too
 many, further ones are counted under the name of their rule.
@@ -26,6 +27,7 @@ MOST_METRICS = 10_000
 PREFIX = "ratelimit_service_rate_limit"
 NAMES = (
     "total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode", "refunded", "overdrawn", "uncharged",
+    "over_max_keys",
 )  # fmt: skip
 
 
@@ -40,12 +42,13 @@ class Sample(NamedTuple):
 class RuleStats:
     """The figures of one rule, or of one value where its metrics are detailed."""
 
-    __slots__ = (*NAMES, "_near_ratio")
+    __slots__ = (*NAMES, "_stats")
 
-    def __init__(self, near_ratio: float) -> None:
+    def __init__(self, stats: Stats) -> None:
         self.total_hits = self.within_limit = self.near_limit = 0
         self.over_limit = self.shadow_mode = self.refunded = self.overdrawn = self.uncharged = 0
-        self._near_ratio = near_ratio
+        self.over_max_keys = 0
+        self._stats = stats
 
     def passed(self, hits: int) -> None:
         """Hits of an unlimited rule."""
@@ -62,7 +65,7 @@ class RuleStats:
             self.shadow_mode += hits if shadow else 0
         elif not given_back:
             self.within_limit += hits
-            near = int(capacity * self._near_ratio)
+            near = int(capacity * self._stats.near_ratio)
             self.near_limit += min(hits, max(0, capacity - remaining - near))
 
 
@@ -75,7 +78,9 @@ class Stats:
         """Requests that were denied and passed all the same, because the whole service is in shadow mode."""
         self.malformed = 0
         self.engine_errors = 0
-        self._near_ratio = near_ratio
+        self.loads = self.failed_loads = 0
+        """How often the configuration was read, and could not be."""
+        self.near_ratio = near_ratio
         self._rules: dict[tuple[str, ...], RuleStats] = {}
 
     def of(self, metric: tuple[str, ...], rule: tuple[str, ...] | None = None) -> RuleStats:
@@ -85,12 +90,14 @@ class Stats:
             return found
         if len(self._rules) >= MOST_METRICS and rule is not None and rule != metric:
             return self.of(rule)
-        found = self._rules[metric] = RuleStats(self._near_ratio)
+        found = self._rules[metric] = RuleStats(self)
         return found
 
     def samples(self) -> Iterator[Sample]:
         """Every figure."""
-        yield Sample("ratelimit_service_total_requests", (), self.requests)
+        yield Sample("ratelimit_service_total_requests", (("grpc_method", "ShouldRateLimit"),), self.requests)
+        yield Sample("ratelimit_service_config_load_success", (), self.loads)
+        yield Sample("ratelimit_service_config_load_error", (), self.failed_loads)
         yield Sample("ratelimit_service_global_shadow_mode", (), self.shadowed)
         for kind, value in (("malformed", self.malformed), ("engine_error", self.engine_errors)):
             yield Sample("ratelimit_service_should_rate_limit_error", (("err_type", kind),), value)
@@ -99,3 +106,24 @@ class Stats:
             labels = (("domain", domain), *((f"key{n}", key) for n, key in enumerate(keys, 1)))
             for name in NAMES:
                 yield Sample(f"{PREFIX}_{name}", labels, getattr(figures, name))
+
+    def text(self) -> str:
+        """Every figure, in the text format of Prometheus.
+
+        >>> stats = Stats()
+        >>> stats.of(("shop", "plan_gold")).passed(3)
+        >>> print(*[line for line in stats.text().splitlines() if "total_hits" in line], sep="\n")
+        # TYPE ratelimit_service_rate_limit_total_hits counter
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="plan_gold"} 3
+        """
+        rows: dict[str, list[str]] = {}
+        for name, labels, value in self.samples():
+            said = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+            rows.setdefault(name, []).append(f"{name}{{{said}}} {value}" if said else f"{name} {value}")
+        return "".join(
+            f"# TYPE {name} counter\n" + "".join(f"{row}\n" for row in rows[name]) for name in rows
+        )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -253,6 +253,7 @@ cdef class Stream:
     cdef size_t header_bytes
     cdef bytes path
     cdef bytes timeout
+    cdef bytes authorization
     cdef object body  # bytes, or a bytearray once a second piece has come
     # The answer: a message, or the text of an answer that is no gRPC.
     cdef bytes reply
@@ -272,11 +273,12 @@ cdef class Connection:
     cdef uint8_t *out
     cdef size_t out_length, out_room
     cdef long resets, answers
+    cdef bint guarded  # a token may be needed, so it is kept
     cdef bint begun  # the peer's first frame came
     cdef long unfinished  # streams whose request is not whole
 
     def __cinit__(
-        self, size_t max_message=1 << 20, size_t max_headers=16 << 10, uint32_t max_streams=1000
+        self, size_t max_message=1 << 20, size_t max_headers=16 << 10, uint32_t max_streams=1000, bint guarded=False
     ):
         cdef ng_setting settings[2]
         if not available():
@@ -284,7 +286,7 @@ cdef class Connection:
         self.streams = {}
         self.requests = []
         self.gone = []
-        self.max_message, self.max_headers = max_message, max_headers
+        self.max_message, self.max_headers, self.guarded = max_message, max_headers, guarded
         if ng_session_server_new(&self.session, callbacks, <void *> self) != 0:
             raise MemoryError
         settings[0].id, settings[0].value = MAX_CONCURRENT_STREAMS, max_streams
@@ -331,6 +333,11 @@ cdef class Connection:
             return ()
         requests, self.requests = self.requests, []
         return requests
+
+    def authorization(self, int32_t id):
+        """The metadatum `authorization` of a request, where the connection is `guarded`; None if it has none."""
+        cdef Stream stream = self.streams.get(id)
+        return None if stream is None or stream.authorization is None else stream.authorization.decode("latin-1")
 
     def take_gone(self):
         """Streams whose answer is not wanted any more, although the program has not given it."""
@@ -518,6 +525,8 @@ cdef int on_header(
                     stream.flags |= IS_GRPC
             elif memcmp(name, b"grpc-timeout", 12) == 0:
                 stream.timeout = PyBytes_FromStringAndSize(<const char *> value, length)
+        elif self.guarded and name_length == 13 and memcmp(name, b"authorization", 13) == 0:
+            stream.authorization = PyBytes_FromStringAndSize(<const char *> value, length)
     except BaseException as error:
         self.error = error
         return CALLBACK_FAILURE

@@ -6,7 +6,7 @@
 
 A handler takes the message as bytes and returns the answer as bytes. It may return an awaitable instead, which becomes
 a task: a decision in memory needs none. It raises `GrpcError` for a status other than OK; any other exception is
-logged, and the peer is told INTERNAL and no more.
+logged, and the peer is told INTERNAL and no more. A `guard` is asked before all handlers but the `unguarded` ones.
 
 Requests that came in one read are answered in one write. Answers of tasks leave together at the end of the loop's turn.
 
@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 from headway.service.grpc.status import GrpcError, GrpcStatus
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("headway")
 
 Handler = Callable[[bytes], bytes | Awaitable[bytes]]
+Guard = Callable[[str | None], None]
+"""Gets the metadatum `authorization` of a call, and raises `GrpcError` where that is not enough."""
 
 GRACE: Final = 0.1
 """Seconds between the word that no more streams are taken and the end of taking them."""
@@ -44,6 +46,8 @@ class GrpcServer:
         self,
         handlers: Mapping[str, Handler],
         *,
+        guard: Guard | None = None,
+        unguarded: Collection[str] = (),
         max_message: int = 1 << 20,
         max_streams: int = 1000,
         max_connections: int = 10_000,
@@ -52,6 +56,8 @@ class GrpcServer:
         from headway.service.grpc.http2 import Connection  # which need not be there, see `on_nghttp2`
 
         self.handlers = {path.encode(): handler for path, handler in handlers.items()}
+        self.guard = guard
+        self.unguarded = {path.encode() for path in unguarded}
         self.max_message = max_message
         self.max_streams = max_streams
         self.max_connections = max_connections
@@ -62,7 +68,8 @@ class GrpcServer:
         self._left = asyncio.Event()  # a connection has ended
 
     def new_connection(self) -> Connection:
-        return self._connection(max_message=self.max_message, max_streams=self.max_streams)
+        guarded = self.guard is not None
+        return self._connection(self.max_message, max_streams=self.max_streams, guarded=guarded)
 
     def leave(self, connection: GrpcProtocol) -> None:
         """A connection has ended."""
@@ -176,7 +183,10 @@ class GrpcProtocol(asyncio.Protocol):
                 stream, GrpcStatus.UNIMPLEMENTED, f"there is no method {path.decode(errors='replace')}"
             )
             return
+        guard = self.server.guard
         try:
+            if guard is not None and path not in self.server.unguarded:
+                guard(self.http2.authorization(stream))
             answer = handler(message)
         except Exception as error:  # noqa: BLE001 - told to the peer, or logged
             self._fail(stream, error)

@@ -14,9 +14,11 @@ class GrpcStatus(IntEnum):
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
+    PERMISSION_DENIED = 7
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 class GrpcError(HeadwayError):
