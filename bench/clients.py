@@ -10,40 +10,20 @@ transport takes, within the bracket.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import statistics
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from bench.alone import ROOT, in_own_process
+from bench.alone import in_own_process
 from bench.figure import Effort, Figure, Findings, NotMeasured, Reading, Section
+from bench.remotes import PATIENCE, counted, remote
 
 COUNT = 100
 CALLERS = 200
-PATIENCE = 30
-SERVER = ROOT / "tests" / "integrations" / "strict_server.py"
 
 Flights = list[tuple[int, int]]
-
-
-@contextlib.contextmanager
-def strict_server() -> Iterator[str]:
-    with subprocess.Popen(
-        [sys.executable, str(SERVER), str(COUNT), "1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        process.stdin.close()
 
 
 def share(flights: Flights) -> float:
@@ -185,10 +165,9 @@ def clients(effort: Effort) -> Findings:
     found = Findings()
     for name, run in CLIENTS.items():
         flights: Flights = []
-        with strict_server() as url:
+        with remote("strict_server.py", COUNT, 1) as url:
             run(url, 2 if effort.quick else 6, flights)
-            with urllib.request.urlopen(f"{url}/figures", timeout=PATIENCE) as reply:
-                figures = json.load(reply)
+            figures = counted(url)
         found.readings[f"{name}-refused"] = Reading(
             figures["refused"], note=f"{figures['served']} were served"
         )

@@ -1,6 +1,6 @@
 """All that `make bench` measures, in this order: peers last, because some of them start threads."""
 
-from bench import calls, clients, crowd, keys, once, pacer, peers, prefetch, redis, stomp, waiters
+from bench import calls, clients, crowd, keys, llm, once, pacer, peers, prefetch, redis, stomp, waiters
 from bench.figure import Section
 
 SECTIONS: tuple[Section, ...] = (
@@ -12,6 +12,7 @@ SECTIONS: tuple[Section, ...] = (
     once.SECTION,
     stomp.SECTION,
     clients.SECTION,
+    llm.SECTION,
     waiters.SECTION,
     pacer.SECTION,
     peers.SECTION,

@@ -3,6 +3,7 @@
 import functools
 import http.server
 import json
+import os
 import re
 import shutil
 import signal
@@ -20,6 +21,7 @@ from tests.cli.serving import Process, Served
 
 from headway import Once
 from headway.service.client import Client
+from integrations.own_process import LanguageModels
 from waiting import NEVER, wait_until
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -267,3 +269,33 @@ def test_the_lines_of_the_docs_for_stompjs_resume(browser, tmp_path):
             page.wait_for_function("seen.length >= 3")
             assert page.evaluate("seen")[:3] == [0, 1, 2]
             page.close()
+
+
+# -- language models ------------------------------------------------------------------------------------------
+
+
+def test_a_batch_of_prompts_is_answered_line_by_line(tmp_path):
+    prompts, answers = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
+    prompts.write_text("".join(f"{'x ' * number}\n" for number in range(1, 41)))
+    with LanguageModels(20, 10_000, 0.5) as models:
+        ended = subprocess.run(
+            [sys.executable, EXAMPLES / "llm_batch.py", prompts, answers],
+            env={
+                **os.environ,
+                "OPENAI_API_KEY": "none",
+                "OPENAI_BASE_URL": f"{models.url}/v1",
+                "REQUESTS": "20/500ms",
+                "TOKENS": "10000/500ms",
+            },
+            capture_output=True,
+            text=True,
+            timeout=NEVER,
+            check=True,
+        )
+        figures = models.figures()
+    assert ended.stdout == f"40 answers in {answers}\n"
+    lines = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert sorted(line["line"] for line in lines) == list(range(1, 41))
+    assert {line["answer"] for line in lines} == {"y"}
+    assert (figures["served"], figures["refused"]) == (40, 0)
+    assert figures["above"] == {"requests": 0, "tokens": 0}

@@ -1,12 +1,7 @@
 """The HTTP clients that there is an integration for, each with one way to make many calls at once."""
 
 import asyncio
-import json
-import subprocess
-import sys
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import aiohttp
 import httpx
@@ -18,33 +13,6 @@ from headway.integrations import httpx as for_httpx
 from headway.integrations import httpx2 as for_httpx2
 from headway.integrations import requests as for_requests
 from waiting import NEVER
-
-
-class Server:
-    """A strict server in a process of its own."""
-
-    def __init__(self, count, seconds, says="nothing", halve_after=0):
-        words = [str(word) for word in (count, seconds, says, halve_after)]
-        program = Path(__file__).with_name("strict_server.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(program), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input, self._output = self._process.stdin, self._process.stdout
-        self.url = f"http://127.0.0.1:{self._output.readline().strip()}"
-
-    def figures(self):
-        with urllib.request.urlopen(f"{self.url}/figures", timeout=NEVER) as reply:
-            return json.load(reply)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._input.close()
-        self._process.wait(NEVER)
-        self._output.close()
 
 
 def threads(session, get, urls):

@@ -6,7 +6,8 @@ import pytest
 
 from headway import InvalidArgument, Limiter, RateLimited
 from headway.integrations.outbound import Outbound
-from integrations.clients import CLIENTS, Server
+from integrations.clients import CLIENTS
+from integrations.own_process import StrictServer
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +20,7 @@ def calls(request):
 
 @pytest.mark.realtime
 def test_two_hundred_calls_at_once_are_never_refused(calls):
-    with Server(50, 0.5) as server:
+    with StrictServer(50, 0.5) as server:
         statuses = calls("50/500ms", [f"{server.url}/{number}" for number in range(200)])
         figures = server.figures()
     assert statuses == [200] * 200
@@ -31,7 +32,7 @@ def test_two_hundred_calls_at_once_are_never_refused(calls):
     ("client", "says"), [*((client, "x") for client in CLIENTS), ("aiohttp", "ietf"), ("requests", "ietf")]
 )
 def test_a_limit_that_is_halved_and_stated_costs_one_round_of_refusals_at_most(client, says):
-    with Server(20, 1, says, halve_after=30) as server:
+    with StrictServer(20, 1, says, halve_after=30) as server:
         statuses = CLIENTS[client]("20/s", [f"{server.url}/{number}" for number in range(60)], retries=5)
         figures = server.figures()
     assert statuses == [200] * 60
@@ -42,13 +43,13 @@ def test_a_limit_that_is_halved_and_stated_costs_one_round_of_refusals_at_most(c
 
 @pytest.mark.realtime
 def test_a_limit_that_is_halved_and_told_by_refusals_alone_is_kept_in_the_end():
-    with Server(20, 1, "retry-after", halve_after=30) as server:
+    with StrictServer(20, 1, "retry-after", halve_after=30) as server:
         statuses = CLIENTS["aiohttp"]("20/s", [f"{server.url}/{number}" for number in range(60)], retries=9)
     assert statuses == [200] * 60
 
 
 def test_a_redirect_is_another_call(calls):
-    with Server(10, 1) as server:
+    with StrictServer(10, 1) as server:
         limiter = Limiter("10/hour")
         assert calls(limiter, [f"{server.url}/redirect"]) == [200]
         assert limiter.peek().remaining == 8
@@ -68,7 +69,7 @@ def test_a_connection_that_is_refused_gives_its_permit_back(calls):
 
 
 def test_a_call_that_is_refused_pauses_the_limiter(calls):
-    with Server(1, 60, "retry-after") as server:
+    with StrictServer(1, 60, "retry-after") as server:
         limiter = Limiter("100/hour")
         assert sorted(calls(limiter, [f"{server.url}/a", f"{server.url}/b"])) == [200, 429]
         denied = limiter.try_acquire()
@@ -77,14 +78,14 @@ def test_a_call_that_is_refused_pauses_the_limiter(calls):
 
 
 def test_feedback_can_be_turned_off(calls):
-    with Server(1, 60, "retry-after") as server:
+    with StrictServer(1, 60, "retry-after") as server:
         limiter = Limiter("100/hour")
         assert sorted(calls(limiter, [f"{server.url}/a", f"{server.url}/b"], feedback=False)) == [200, 429]
         assert limiter.try_acquire()
 
 
 def test_a_permit_that_does_not_come_in_time_is_an_error_and_nothing_is_sent(calls):
-    with Server(10, 1) as server:
+    with StrictServer(10, 1) as server:
         limiter = Limiter("1/hour")
         assert limiter.try_acquire()
         with pytest.raises(RateLimited):
@@ -93,7 +94,7 @@ def test_a_permit_that_does_not_come_in_time_is_an_error_and_nothing_is_sent(cal
 
 
 def test_hosts_have_limits_and_ledgers_of_their_own(calls):
-    with Server(10, 1) as server, Server(10, 1) as free:
+    with StrictServer(10, 1) as server, StrictServer(10, 1) as free:
         limiter = Limiter("1/hour")
         other = free.url.replace("127.0.0.1", "localhost")
         limits = {"127.0.0.1": limiter, "*": None}
@@ -103,7 +104,7 @@ def test_hosts_have_limits_and_ledgers_of_their_own(calls):
 
 
 def test_key_cost_and_settle_see_the_request_and_the_answer(calls):
-    with Server(100, 1) as server:
+    with StrictServer(100, 1) as server:
         limiter = Limiter("100/hour", remote=False)
         keys = []
 
