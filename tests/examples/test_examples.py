@@ -41,6 +41,23 @@ def test_every_example_is_listed():
             assert f"[{path.name}{'/' if path.is_dir() else ''}](" in listed
 
 
+def test_fastapi_tiers():
+    program = subprocess.run(
+        [sys.executable, EXAMPLES / "fastapi_tiers.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=NEVER,
+    )
+    lines = [re.sub(r"in \d+ s", "in N s", re.sub(" +", " ", line)) for line in program.stdout.splitlines()]
+    assert lines == [
+        "free: 20 x 200, 5 x 429; come back in N s",
+        "pro, reports: 6 x 200, 2 x 429; come back in N s",
+        "internal: 100 x 200",
+        "logins that fail: 3 x 401, 2 x 429; come back in N s",
+    ]
+
+
 # -- webhooks -------------------------------------------------------------------------------------------------
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from headway import Permit, Status
-from headway.integrations.inbound import Inbound
-from headway.integrations.refusals import Refusal
+from headway.integrations.inbound import Admission, Inbound
 
 
 class Charges:
@@ -19,8 +18,8 @@ class Charges:
 
     >>> inbound = Inbound("5/minute", key=str)
     >>> charges = Charges()
-    >>> charges.admit(inbound, "ann") is None, len(charges.permits)
-    (True, 1)
+    >>> charges.admit(inbound, "ann").permit
+    <Permit for 'ann': out>
     >>> charges.responded(200)["RateLimit-Policy"]
     '"window-0";q=5;w=60'
     >>> charges.end()
@@ -32,28 +31,21 @@ class Charges:
         self._taken: list[tuple[Inbound, Permit]] = []
         self._away = False
 
-    @property
-    def permits(self) -> list[Permit]:
-        """The permits, in the order of the limits."""
-        return [permit for _, permit in self._taken]
-
-    def admit(self, inbound: Inbound, request: Any) -> Refusal | None:
+    def admit(self, inbound: Inbound, request: Any) -> Admission:
         """Ask one more limit, for a thread; a refusal gives everything back."""
-        return self._note(inbound, *inbound.admit(request, away=self._away))
+        return self._note(inbound, inbound.admit(request, away=self._away))
 
-    async def admit_async(self, inbound: Inbound, request: Any) -> Refusal | None:
+    async def admit_async(self, inbound: Inbound, request: Any) -> Admission:
         """Ask one more limit, for a task."""
-        return self._note(inbound, *await inbound.admit_async(request, away=self._away))
+        return self._note(inbound, await inbound.admit_async(request, away=self._away))
 
-    def _note(
-        self, inbound: Inbound, permit: Permit | None, refusal: Refusal | None, away: bool
-    ) -> Refusal | None:
-        self._away = self._away or away
-        if refusal is not None:
+    def _note(self, inbound: Inbound, admission: Admission) -> Admission:
+        self._away = self._away or admission.away
+        if admission.refusal is not None:
             self.cancel()
-        elif permit is not None:
-            self._taken.append((inbound, permit))
-        return refusal
+        elif admission.permit is not None:
+            self._taken.append((inbound, admission.permit))
+        return admission
 
     def cancel(self) -> None:
         """Give back what was taken: the request is not served."""
@@ -64,23 +56,34 @@ class Charges:
 
     def responded(self, response: Any) -> dict[str, str]:
         """Give back what this response is not charged for; the headers that it gets."""
-        told: list[tuple[float, float, int, Inbound, Status]] = []
+        charged = []
         for inbound, permit in self._taken:
-            if inbound.deduct_when is not None and not inbound.deduct_when(response):
-                if permit.ended is None:
-                    permit.cancel()
-                continue
-            status = inbound.status_of(permit)
-            if status is not None:
-                share = status.remaining / max(1, status.limit.capacity)
-                told.append((status.retry_after, -share, len(told), inbound, status))
-        if not told:
-            return {}
-        *_, inbound, status = max(told)
-        return inbound.headers_of(status)
+            if inbound.deduct_when is None or inbound.deduct_when(response):
+                charged.append((inbound, permit))
+            elif permit.ended is None:
+                permit.cancel()
+        return _headers(charged)
+
+    def headers(self) -> dict[str, str]:
+        """The headers of a response that is charged for everything."""
+        return _headers(self._taken)
 
     def end(self) -> None:
         """The response has ended."""
         for _, permit in self._taken:
             if permit.ended is None:
                 permit.complete()
+
+
+def _headers(taken: list[tuple[Inbound, Permit]]) -> dict[str, str]:
+    """The headers of the limit with the least left."""
+    told: list[tuple[float, float, int, Inbound, Status]] = []
+    for inbound, permit in taken:
+        status = inbound.status_of(permit)
+        if status is not None:
+            share = status.remaining / max(1, status.limit.capacity)
+            told.append((status.retry_after, -share, len(told), inbound, status))
+    if not told:
+        return {}
+    *_, inbound, status = max(told)
+    return inbound.headers_of(status)
