@@ -31,6 +31,11 @@ class Charges:
         self._taken: list[tuple[Inbound, Permit]] = []
         self._away = False
 
+    @property
+    def permits(self) -> list[Permit]:
+        """The permits, in the order of the limits."""
+        return [permit for _, permit in self._taken]
+
     def admit(self, inbound: Inbound, request: Any) -> Admission:
         """Ask one more limit, for a thread; a refusal gives everything back."""
         return self._note(inbound, inbound.admit(request, away=self._away))

@@ -12,6 +12,7 @@ ours. Where several limits are asked for one request (`headway.integrations.char
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -77,50 +78,30 @@ class Inbound:
         self.headers = headers
         self.legacy_headers = legacy_headers
         self.deduct_when = deduct_when
-        self._options = options
+        self._limiters = Limiters(options, headers)
         self._choose = limit if callable(limit) and not isinstance(limit, Limiter) else None
-        self._limiters: dict[str, Limiter | None] = {}
+        self._tiers: dict[str, Limiter | None] = {}
         if isinstance(limit, Mapping):
-            for name, one in limit.items():
-                self._add(name, one)
-        elif self._choose is None:
-            self._add("", limit)
-        self._only = self._limiters.get("")
+            self._tiers = {name: self._limiters.add(name, one) for name, one in limit.items()}
+        self._only = None if tier or self._choose else self._limiters.add("", limit)  # type: ignore[arg-type]
         self._tier = tier
         self._key = key
         self._cost = cost
         self._exempt = exempt
         self._bans = None if ban is None else Bans(ban, options)
 
-    def _add(self, name: str, limit: Any) -> Limiter | None:
-        limiter = self._limiters[name] = limiter_of(name, limit, self._options)
-        if self.headers and limiter is not None and limiter._shared is not None:
-            limiter._shared.ledgers.report_grants()
-        return limiter
-
     def limiter_for(self, request: Any) -> Limiter | None:
         """The limiter of a request; None: it is not limited."""
         if self._exempt is not None and self._exempt(request):
             return None
         if self._choose is not None:
-            return self._chosen(self._choose(request))
+            return self._limiters.of(self._choose(request))
         if self._tier is None:
             return self._only
         tier = self._tier(request)
-        if tier not in self._limiters:
-            raise InvalidArgument("tier", tier, f"one of: {', '.join(map(repr, self._limiters))}")
-        return self._limiters[tier]
-
-    def _chosen(self, limit: OneLimit) -> Limiter | None:
-        """The limiter of a limit that a function has named: there is one for each text."""
-        if limit is None or isinstance(limit, Limiter):
-            return limit
-        name = str(limit)
-        if name in self._limiters:
-            return self._limiters[name]
-        if len(self._limiters) >= MAX_LIMITS:
-            raise InvalidArgument("limit", limit, f"one of at most {MAX_LIMITS} different limits")
-        return self._add(name, limit)
+        if tier not in self._tiers:
+            raise InvalidArgument("tier", tier, f"one of: {', '.join(map(repr, self._tiers))}")
+        return self._tiers[tier]
 
     # -- decisions ---------------------------------------------------------------------------------------
 
@@ -208,7 +189,40 @@ class Inbound:
 
     def close(self) -> None:
         """End the waits of its limiters."""
-        for limiter in self._limiters.values():
+        self._limiters.close()
+
+
+class Limiters:
+    """The limiters of some limits, built with the same options. `headers`: their grants say how the limit stands."""
+
+    def __init__(self, options: Mapping[str, Any], headers: bool) -> None:
+        self._options = options
+        self._headers = headers
+        self._named: dict[str, Limiter | None] = {}
+        self._lock = threading.Lock()
+
+    def add(self, name: str, limit: OneLimit) -> Limiter | None:
+        """The limiter of a limit, which is known by this name from now on."""
+        limiter = self._named[name] = limiter_of(name, limit, self._options)
+        if self._headers and limiter is not None and limiter._shared is not None:
+            limiter._shared.ledgers.report_grants()
+        return limiter
+
+    def of(self, limit: OneLimit) -> Limiter | None:
+        """The limiter of a limit that a function has named: there is one for each text."""
+        name = f"{id(limit)}" if isinstance(limit, Limiter) else str(limit)
+        if limit is None or name in self._named:
+            return self._named.get(name)
+        with self._lock:
+            if name in self._named:
+                return self._named[name]
+            if len(self._named) >= MAX_LIMITS:
+                raise InvalidArgument("limit", limit, f"one of at most {MAX_LIMITS} different limits")
+            return self.add(name, limit)
+
+    def close(self) -> None:
+        """End their waits."""
+        for limiter in self._named.values():
             if limiter is not None:
                 limiter.close()
 

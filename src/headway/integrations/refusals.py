@@ -84,6 +84,12 @@ def policy_of(status: Status) -> str:
     return status.headers()["RateLimit"].split('"')[1]
 
 
+def explained(refusal: Refusal, detail: str) -> Refusal:
+    """The same in other words."""
+    headers = {name: value for name, value in refusal.headers.items() if not name.startswith("Content-")}
+    return _refusal(refusal.status, headers, {**refusal.problem, "detail": detail})
+
+
 def _refusal(status: int, headers: dict[str, str], problem: dict[str, Any]) -> Refusal:
     body = json.dumps(problem).encode()
     sized = {**headers, "Content-Type": PROBLEM, "Content-Length": str(len(body))}
