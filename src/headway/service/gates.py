@@ -116,6 +116,8 @@ def _number(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 16):
-        raise Problem("bad-request", f"{name}={text[:40]!r} is no whole number from 0 up", member=name)
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) < 1 << 53):
+        raise Problem(
+            "bad-request", f"{name}={text[:40]!r} is no whole number from 0 to 2**53 - 1", member=name
+        )
     return int(text)

@@ -21,6 +21,14 @@ WITH_BODY = ("bad-json", "bad-request", "body-too-large", "not-json", "slow-body
 WITH_TOKEN = ("no-token", "role-too-low")
 ALWAYS = ("wrong-host", "wrong-origin", "failed")
 
+WHOLE = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
+QUERY = {"since": WHOLE, "limit": {**WHOLE, "minimum": 1}}
+"""What a query may have; a text where nothing is said."""
+LINKS = {
+    "acquire": {name: {"id": "$response.body#/permit"} for name in ("release", "renew")},
+    "submit_event": {"event_status": {"gate": "$request.path.gate", "id": "$response.body#/id"}},
+}
+"""By the operation: what can be called with its answer."""
 LIMIT_HEADERS = {
     "RateLimit": "what is left, and when there is more (IETF draft)",
     "RateLimit-Policy": "the limits (IETF draft)",
@@ -55,10 +63,26 @@ def openapi() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": _with_booleans(components),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _with_booleans(value: Any) -> Any:
+    """The same, with a boolean that is always the same one as a `const`: generators know no enum of booleans.
+
+    >>> _with_booleans({"granted": {"enum": [True], "default": True}})
+    {'granted': {'type': 'boolean', 'const': True, 'default': True}}
+    """
+    if isinstance(value, list):
+        return [_with_booleans(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: _with_booleans(part) for name, part in value.items()}
+    if found.get("enum") in ([True], [False]):
+        return {"type": "boolean", "const": found.pop("enum")[0], **found}
+    return found
 
 
 def _key(kind: Any) -> str:
@@ -77,7 +101,11 @@ def _operation(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
         found["description"] = f"Needs the role `{endpoint.role}`, where tokens are configured."
     if endpoint.body is not None:
         schema = schema_of[_key(endpoint.body)]
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        # Without a body it is {}.
+        needed = endpoint.method == "PUT" or any(
+            part.required for part in msgspec.structs.fields(endpoint.body)
+        )
+        found["requestBody"] = {"required": needed, "content": {"application/json": {"schema": schema}}}
     return found
 
 
@@ -90,7 +118,8 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     ]
     long_text = {"type": "string", "maxLength": m.MAX_KEY}
     found += [
-        {"name": name, "in": "query", "required": False, "schema": long_text} for name in endpoint.query
+        {"name": name, "in": "query", "required": False, "schema": QUERY.get(name, long_text)}
+        for name in endpoint.query
     ]
     if endpoint.command:
         about = "the command's id, where its body has none: it is applied once, however often it is sent"
@@ -120,6 +149,10 @@ def _responses(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
         found[str(status)] = {"description": endpoint.summary, "content": content}
         if headers:
             found[str(status)]["headers"] = headers
+        if links := LINKS.get(endpoint.operation):
+            found[str(status)]["links"] = {
+                name: {"operationId": name, "parameters": parameters} for name, parameters in links.items()
+            }
     for status, kinds in sorted(by_status(endpoint).items()):
         denied = "rate-limited" in kinds
         schema = schema_of[_key(m.Denial if denied else m.ProblemBody)]

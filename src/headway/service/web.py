@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -69,7 +70,7 @@ def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
             Middleware(HostGuard, host=service.host, origins=origins),
             Middleware(TokenGuard, tokens=service.tokens, role_of=role_of),
         ],
-        exception_handlers=PROBLEM_HANDLERS,
+        exception_handlers={**PROBLEM_HANDLERS, 405: _wrong_method},
         lifespan=lifespan,
     )
 
@@ -87,6 +88,15 @@ def role_of(method: str, path: str) -> str | None:
         if own == method or (method == "HEAD" and own == "GET"):
             return role
     return "use" if method == "WEBSOCKET" else "read"
+
+
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    """405, with every method that the path has: the framework names those of one route alone."""
+    response: Response = await PROBLEM_HANDLERS[HTTPException](request, error)
+    known = {method for method, pattern, _ in _PATTERNS if pattern.fullmatch(request.url.path)}
+    if known:
+        response.headers["Allow"] = ", ".join(sorted(known | ({"HEAD"} if "GET" in known else set())))
+    return response
 
 
 def _endpoint(service: Service, endpoint: Endpoint, handler: Handler) -> Callable[[Request], Any]:
