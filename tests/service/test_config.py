@@ -133,7 +133,8 @@ WRONG = {
     # the file
     "limits = ": "headway.toml is no TOML: Invalid value (at end of document)",
     "[server": "headway.toml is no TOML: ",
-    "[limit.api]": "headway.toml: limit = {'api': {}} is not known; give only the tables envoy, gates, limits, server, tokens",
+    "[limit.api]": "headway.toml: limit = {'api': {}} is not known; give only the tables envoy, gates, limits, server, "
+    "tokens",
     "limits = 5": "headway.toml: limits = 5 is no table; give tables such as [limits.name]",
     "server = 5": "headway.toml: [server] is 5 and no table; give a table",
     "[limits]\napi = 5": "headway.toml: [limits.api] is 5 and no table; give a table",
