@@ -22,7 +22,8 @@ from headway import (
 )
 from headway.core.backoff import FIRST, Backoff
 from headway.core.follow import Stated, followed
-from headway.limiter.feedback import LONGEST_BACKOFF, MAX_KEYS, MOST_SPREAD, Reactions
+from headway.feedback import read
+from headway.limiter.feedback import LONGEST_BACKOFF, MAX_KEYS, MOST_SPREAD, Heard, Kept, Reactions
 from headway.testing import ManualClock
 
 S = 10**9
@@ -104,9 +105,7 @@ def test_a_refusal_without_a_wait_backs_off_further_each_time_until_a_success():
 
 
 def heard(status, **headers):
-    from headway.feedback import read
-
-    return read(status, headers, now=0)
+    return Heard(read(status, headers, now=0), status)
 
 
 def test_two_hundred_refusals_at_once_are_one():
@@ -180,6 +179,87 @@ def test_nothing_is_followed_where_that_is_not_wanted(clock):
     limiter = Limiter("100/minute", clock=clock)
     limiter.feedback((200, {"X-RateLimit-Limit": "50"}), follow=False)
     assert limiter.limit == Window(100, per=60)
+
+
+def use(limiter, count):
+    for _ in range(count):
+        with limiter:
+            pass
+
+
+def test_a_limit_that_is_not_stated_is_learned_from_refusals(clock, caplog):
+    seen = []
+    limiter = Limiter("20/s", clock=clock, on_event=lambda event: seen.append(event.kind))
+    use(limiter, 20)
+    with caplog.at_level(logging.WARNING, "headway"):
+        for _ in range(7):
+            limiter.feedback((429, {"Retry-After": "0.5"}))
+    assert limiter.limit == Window(12, per=1)  # 13 were served, and one in 32 of them is a margin
+    assert seen.count("followed") == 7
+    assert "keeps 12/s from now on, as its refusals show" in caplog.text
+    # What was learned is doubted after a minute, and never raised above what was configured.
+    clock.advance(59)
+    limiter.feedback((200, {}))
+    assert limiter.limit == Window(12, per=1)
+    for _ in range(40):
+        clock.advance(61)
+        limiter.feedback((200, {}))
+    assert limiter.limit == Window(20, per=1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "key", "follow"),
+    [
+        ((429, {"Retry-After": "1"}), "alice", True),
+        ((429, {"Retry-After": "1"}), None, False),
+        ((429, {"Retry-After": "1", "X-RateLimit-Limit": "20"}), None, True),
+        ((503, {"Retry-After": "1"}), None, True),
+    ],
+    ids=["of a key", "not followed", "stated", "overloaded"],
+)
+def test_nothing_is_learned_from_other_refusals(clock, answer, key, follow):
+    limiter = Limiter("20/s", clock=clock)
+    use(limiter, 20)
+    for _ in range(5):
+        limiter.feedback(answer, key, follow=follow)
+    assert limiter.limit == Window(20, per=1)
+
+
+def test_nothing_is_learned_where_little_is_used(clock):
+    limiter = Limiter("20/s", clock=clock)
+    use(limiter, 9)
+    limiter.feedback((429, {"Retry-After": "1"}))
+    assert limiter.limit == Window(20, per=1)
+
+
+def test_a_limit_that_the_user_sets_is_the_configured_one_from_then_on(clock):
+    limiter = Limiter("20/s", clock=clock)
+    use(limiter, 20)
+    limiter.feedback((429, {"Retry-After": "0.5"}))
+    assert limiter.limit == Window(18, per=1)
+    limiter.set_limit("10/s")
+    clock.advance(100)
+    for _ in range(9):
+        limiter.feedback((200, {}))
+        clock.advance(100)
+    assert limiter.limit == Window(10, per=1)
+
+
+def test_limits_that_are_set_in_another_order_than_decided_are_not_taken_for_the_users():
+    reactions = Reactions(draw=lambda: 0.5)
+    first = reactions.to(heard(429), None, 0, Window(20, per=1), 20).limit
+    assert first == Window(18, per=1)
+    second = reactions.to(heard(429), None, 1, first, 0).limit
+    assert second == Window(17, per=1)
+    # The second was set before the first: so the first is kept for now, and is mended with the next answer.
+    assert reactions.to(heard(200), None, 2, first).limit == second
+    # And the configured limit is still known.
+    raised: Kept = second
+    now = 0
+    for _ in range(40):
+        now += 61 * S
+        raised = reactions.to(heard(200), None, now, raised).limit or raised
+    assert raised == Window(20, per=1)
 
 
 def test_a_metric_follows_the_limit_of_its_name(clock):

@@ -4,7 +4,8 @@
 engine that is the whole fleet's pause. A little is added by chance, so that processes without a shared engine do not
 come back in one moment. Refused without a word of how long, the key is paused by `headway.core.backoff`. A stated
 limit below the configured one is followed (`headway.core.follow`), for all keys, as the limiter has one limit for
-them; it is never raised above what was configured.
+them; it is never raised above what was configured. Where the remote refuses and states no limit, a lower one is learned
+from what it did serve (`headway.core.learned`); of calls without a key only, and of a limit that is one `Window`.
 
 A `Reaction` is a value: what to do, decided under a lock, and then done by the limiter for a thread or for a task.
 """
@@ -13,14 +14,15 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from headway.core.backoff import Backoff
 from headway.core.follow import Stated, followed
-from headway.core.limits import Limit
+from headway.core.learned import Learned
+from headway.core.limits import Limit, Window
 from headway.errors import InvalidArgument
 from headway.feedback import Feedback, StatedLimit, profile_of, read
 
@@ -29,11 +31,22 @@ Kept = Limit | dict[str, Limit]
 
 MAX_KEYS: Final = 10_000
 """Keys whose refusals are remembered; of more, the one that was refused longest ago is forgotten."""
+MAX_DECIDED: Final = 100
+"""Limits that were decided lately, which are remembered as such."""
 LONGEST_BACKOFF: Final = 60 * 10**9
+OVERLOADED: Final = 503
+"""The status of a refusal that says nothing of how much one caller may use."""
 SPREAD: Final = 0.1
 """The part of a stated wait that chance may add."""
 MOST_SPREAD: Final = 1.0
 """Seconds that chance adds at most."""
+
+
+class Heard(NamedTuple):
+    """What a response says of limits, and its status."""
+
+    said: Feedback | None
+    status: int
 
 
 class Reaction(NamedTuple):
@@ -47,31 +60,50 @@ class Reaction(NamedTuple):
 class Reactions:
     """What one limiter remembers of refusals, and of the limit that it follows."""
 
-    __slots__ = ("_backoffs", "_configured", "_draw", "_followed", "_lock")
+    __slots__ = ("_backoffs", "_configured", "_decided", "_draw", "_followed", "_learned", "_lock", "_stated")
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
         self._backoffs: OrderedDict[str | None, Backoff] = OrderedDict()
         self._configured: Kept | None = None
         self._followed: Kept | None = None
+        self._decided: deque[Kept] = deque(maxlen=MAX_DECIDED)
+        self._stated: Kept | None = None
+        self._learned: Learned | None = None
         self._draw = draw
         self._lock = threading.Lock()
 
-    def to(self, said: Feedback | None, key: str | None, now: int, limit: Kept | None) -> Reaction:
-        """What to do now. `limit` is the one that is kept; None: it is not to be followed."""
+    def asks(self, heard: Heard, key: str | None, now: int, limit: Kept) -> bool:
+        """Whether `to` has to know how much of the limit is used."""
         with self._lock:
-            lowered = None if said is None or limit is None else self._follow(said.limits, limit)
-            if said is not None and said.scope == "global":
-                key = None
-            if said is None or not (said.refused or said.wait):
-                if key in self._backoffs:
-                    self._backoffs[key].answered(now)
-                return Reaction(0.0, key, lowered)
-            backoff = self._backoff(key)
-            if said.wait:
-                backoff.told(now, int(said.wait * 1e9))
-                spread = min(said.wait * SPREAD, MOST_SPREAD) * self._draw()
-                return Reaction(said.wait + spread, key, lowered)
-            return Reaction(backoff.refused(now, self._draw()) / 1e9, key, lowered)
+            self._keep(limit)
+            learned = self._learned
+            return learned is not None and _teaches(*heard, key) and learned.begins(now)
+
+    def to(self, heard: Heard, key: str | None, now: int, limit: Kept | None, used: int = 0) -> Reaction:
+        """What to do now. `limit` is the one that is kept; None: it is not to be followed."""
+        said = heard.said
+        with self._lock:
+            self._keep(limit)
+            seconds = 0.0
+            paused = None if said is not None and said.scope == "global" else key
+            if said is not None and (said.refused or said.wait):
+                seconds = self._pause(said, paused, now)
+            elif paused in self._backoffs:
+                self._backoffs[paused].answered(now)
+            if limit is not None and self._learned is not None:
+                if said is None or not said.refused:
+                    self._learned.served(now)
+                elif _teaches(*heard, key):
+                    self._learned.refused(now, now + int(seconds * 1e9), used)
+            lowered = None if limit is None else self._follow(() if said is None else said.limits, limit)
+            return Reaction(seconds, paused, lowered)
+
+    def _pause(self, said: Feedback, key: str | None, now: int) -> float:
+        backoff = self._backoff(key)
+        if said.wait:
+            backoff.told(now, int(said.wait * 1e9))
+            return said.wait + min(said.wait * SPREAD, MOST_SPREAD) * self._draw()
+        return backoff.refused(now, self._draw()) / 1e9
 
     def _backoff(self, key: str | None) -> Backoff:
         found = self._backoffs.setdefault(key, Backoff(LONGEST_BACKOFF))
@@ -80,23 +112,42 @@ class Reactions:
             self._backoffs.popitem(last=False)
         return found
 
+    def _keep(self, limit: Kept | None) -> None:
+        """Note the limit that the user wants: the first one, or another one that was set meanwhile."""
+        # What was decided by two calls at once may be set in another order, and is not the user's.
+        if limit is None or limit == self._followed or limit in self._decided:
+            return
+        self._configured = self._followed = self._stated = limit
+        self._decided.clear()
+        self._learned = Learned(limit.count, limit.per_ns) if isinstance(limit, Window) else None
+
     def _follow(self, stated: Iterable[StatedLimit], limit: Kept) -> Kept | None:
         """The limit to keep from now on; None: the one that is kept."""
-        if self._followed is None or limit != self._followed:
-            self._configured = limit  # the first time, or the user has set another one
         configured = self._configured
         said = [one for one in stated if one.quota is not None]
-        if not said or configured is None:
-            return None
-        if isinstance(configured, Limit):
-            wanted: Kept = followed(configured, [_of(one) for one in said if _requests(one)])
-        else:
-            wanted = {
-                metric: followed(part, [_of(one) for one in said if _belongs(one, metric)])
-                for metric, part in configured.items()
-            }
-        self._followed = wanted
+        assert configured is not None
+        if said:
+            if isinstance(configured, Limit):
+                self._stated = followed(configured, [_of(one) for one in said if _requests(one)])
+            else:
+                self._stated = {
+                    metric: followed(part, [_of(one) for one in said if _belongs(one, metric)])
+                    for metric, part in configured.items()
+                }
+        wanted = self._stated or configured
+        if self._learned is not None and isinstance(wanted, Window) and self._learned.count < wanted.count:
+            wanted = Window(self._learned.count, per=f"{wanted.per_ns}ns", remote=wanted.remote)
+        if wanted != self._followed:
+            self._followed = wanted
+            self._decided.append(wanted)
         return None if wanted == limit else wanted
+
+
+def _teaches(said: Feedback | None, status: int, key: str | None) -> bool:
+    """Whether a lower limit may be learned from it: it is a refusal that states no limit."""
+    if said is None or not said.refused or key is not None or status == OVERLOADED:
+        return False
+    return not any(one.quota for one in said.limits)
 
 
 def _of(stated: StatedLimit) -> Stated:
@@ -159,8 +210,8 @@ def _botocore(response: Mapping[str, Any]) -> Answer:
     )
 
 
-def heard(response: Any, profile: str | None, now: float) -> Feedback | None:
+def hear(response: Any, profile: str | None, now: float) -> Heard:
     """What the remote says of limits in this response; the profile is that of its host where none is named."""
     answer = answer_of(response)
     named = profile if profile is not None else profile_of(answer.host)
-    return read(answer.status, answer.headers, answer.body, profile=named, now=now)
+    return Heard(read(answer.status, answer.headers, answer.body, profile=named, now=now), answer.status)

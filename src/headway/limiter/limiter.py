@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headway.denied import Denied
     from headway.engines.memory import MemoryStore
     from headway.feedback import Feedback
-    from headway.limiter.feedback import Reaction, Reactions
+    from headway.limiter.feedback import Heard, Reaction, Reactions
     from headway.limiter.permits import Permit
     from headway.limiter.shared import SharedLimiter
     from headway.outcome import Proof
@@ -381,11 +381,12 @@ class Limiter(LocalLimiter):
     def feedback(
         self, response: Any, key: str | None = None, *, profile: str | None = None, follow: bool = True
     ) -> Feedback | None:
-        """Act on what the remote says in a response: pause the key, back off, or keep a lower limit that it states.
+        """Act on what the remote says in a response: pause the key, back off, or keep a lower limit.
 
         Call it with every response, not only with refusals: a success ends a row of refusals. `response` is one of
         httpx, requests, aiohttp or botocore, or `(status, headers[, body])`; `profile` is a vendor that its host does
-        not tell. What was read is returned. A stated limit is followed downwards only, unless `follow` is False.
+        not tell. What was read is returned. A lower limit is followed, stated or learned, unless `follow` is False;
+        never a higher one.
 
         >>> limiter = Limiter("100/minute")
         >>> limiter.feedback((429, {"Retry-After": "30"})).wait
@@ -393,48 +394,56 @@ class Limiter(LocalLimiter):
         >>> limiter.try_acquire().reason
         'paused'
         """
-        said, reaction = self._react(response, key, profile, follow)
+        heard = self._hear(response, key, profile)
+        used = _used(self.peek()) if self._asks_use(heard, key, follow) else 0
+        reaction = self._react(heard, key, follow, used)
         if reaction.limit is not None:
             self.set_limit(reaction.limit)
-            self._tell_followed()
+            self._tell_followed(heard.said)
         if reaction.seconds:
             self.pause(reaction.seconds, reaction.key)
-        return said
+        return heard.said
 
     async def feedback_async(
         self, response: Any, key: str | None = None, *, profile: str | None = None, follow: bool = True
     ) -> Feedback | None:
         """`feedback` for a task."""
-        said, reaction = self._react(response, key, profile, follow)
+        heard = self._hear(response, key, profile)
+        used = _used(await self.peek_async()) if self._asks_use(heard, key, follow) else 0
+        reaction = self._react(heard, key, follow, used)
         if reaction.limit is not None:
             await self.set_limit_async(reaction.limit)
-            self._tell_followed()
+            self._tell_followed(heard.said)
         if reaction.seconds:
             await self.pause_async(reaction.seconds, reaction.key)
-        return said
+        return heard.said
 
-    def _react(
-        self, response: Any, key: Any, profile: str | None, follow: bool
-    ) -> tuple[Feedback | None, Reaction]:
-        from headway.limiter.feedback import Reactions, heard
+    def _hear(self, response: Any, key: Any, profile: str | None) -> Heard:
+        from headway.limiter.feedback import Reactions, hear
 
         if key is not None and not isinstance(key, str):
             raise InvalidKey(key, costs=False)
-        said = heard(response, profile, self._clock.wall() / 1e9)
         if self._reactions is None:
             self._reactions = Reactions()
-        return said, self._reactions.to(said, key, self._clock.now(), self.limit if follow else None)
+        return hear(response, profile, self._clock.wall() / 1e9)
 
-    def _tell_followed(self) -> None:
+    def _asks_use(self, heard: Heard, key: str | None, follow: bool) -> bool:
+        assert self._reactions is not None
+        return follow and self._reactions.asks(heard, key, self._clock.now(), self.limit)
+
+    def _react(self, heard: Heard, key: str | None, follow: bool, used: int) -> Reaction:
+        assert self._reactions is not None
+        return self._reactions.to(heard, key, self._clock.now(), self.limit if follow else None, used)
+
+    def _tell_followed(self, said: Feedback | None) -> None:
         limit = self.limit
         text = (
             str(limit)
             if isinstance(limit, Limit)
             else "; ".join(f"{name}: {part}" for name, part in limit.items())
         )
-        log.warning(
-            "headway: %s keeps %s from now on, as the remote states it", self.name or "a limiter", text
-        )
+        why = "the remote states it" if said is not None and said.limits else "its refusals show"
+        log.warning("headway: %s keeps %s from now on, as %s", self.name or "a limiter", text, why)
         if self._listener is not None:
             self._listener.emit("followed", None, None)
 
@@ -567,6 +576,11 @@ class Limiter(LocalLimiter):
         from headway.throttle.decorator import throttle
 
         return throttle(self)(function)
+
+
+def _used(status: Status) -> int:
+    """How much of a limit that is one window is used."""
+    return status.limit.capacity - status.remaining
 
 
 def _resolution_ns(clock: Clock) -> int:
