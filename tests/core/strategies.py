@@ -15,7 +15,7 @@ from headway.core.remote import Remote
 
 Case = tuple[Limit | Near, int]  # a limit, and the unit of its player
 
-traced = settings(deadline=None, derandomize=True, max_examples=150)
+traced = settings(derandomize=True, max_examples=150)
 
 
 def commands(noise: bytes) -> list[Command]:

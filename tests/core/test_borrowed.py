@@ -37,7 +37,7 @@ HIGHER = {
     "fixed_window": FixedWindow(9, per="700ns"),
     "concurrency": Concurrency(9),
 }
-traced = settings(deadline=None, derandomize=True, max_examples=60)
+traced = settings(derandomize=True, max_examples=60)
 TRACES = st.binary(min_size=480, max_size=480)
 
 

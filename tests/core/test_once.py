@@ -66,7 +66,7 @@ def model(events, duration, strict, end):
 histories = st.lists(st.tuples(st.integers(0, 6), st.sampled_from("abc")), max_size=40)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(steps=histories, duration=st.integers(1, 8), strict=st.booleans(), rest=st.integers(0, 10))
 def test_it_agrees_with_a_model_that_remembers_everything(steps, duration, strict, rest):
     once, now, events = gate(strict=strict, duration=duration, retention=10**6), 0, []
@@ -93,7 +93,7 @@ commands = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(commands=commands, strict=st.booleans(), room=st.integers(1, 4), retention=st.integers(0, 20))
 def test_the_laws(commands, strict, room, retention):
     """No gaps; submitted before its end; one end; what was refused changes nothing; bounds hold; time is monotonic."""
@@ -127,7 +127,7 @@ def test_the_laws(commands, strict, room, retention):
     assert [line.time for line in log] == sorted(line.time for line in log)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(steps=histories, duration=st.integers(1, 8))
 def test_every_strict_event_that_is_published_stands_alone(steps, duration):
     once, now, events = gate(strict=True, duration=duration), 0, []

@@ -30,7 +30,7 @@ COMMANDS = st.lists(
     ),
     max_size=40,
 )
-traced = settings(deadline=None, derandomize=True)
+traced = settings(derandomize=True)
 
 
 def rule(rate, ratio=1.1):

@@ -146,7 +146,7 @@ class Worlds(RuleBasedStateMachine):
 
 
 TestWorlds = Worlds.TestCase
-TestWorlds.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestWorlds.settings = settings(max_examples=150, stateful_step_count=60)
 
 
 def test_validity_counts_from_before_the_fetch_was_sent():

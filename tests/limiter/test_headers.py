@@ -166,7 +166,7 @@ def check(status, *, denied):
     assert left <= max(number(policy, "q") for policy in headers["RateLimit-Policy"].split(", "))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(single, min_size=1, max_size=3), steps)
 def test_no_header_contradicts_another(limits, steps):
     clock = ManualClock()
@@ -197,7 +197,7 @@ def test_no_header_contradicts_another(limits, steps):
         permit.cancel()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(single.filter(lambda limit: not isinstance(limit, Concurrency | FixedWindow)), st.integers(0, 3))
 def test_a_policy_is_the_most_that_passes(limit, rest):
     """A caller that takes whatever there is, after a rest, never gets more than `q` in any `w` seconds."""

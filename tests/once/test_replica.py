@@ -112,7 +112,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(strict=st.booleans(), steps=st.lists(STEPS, max_size=60))
 def test_a_copy_equals_the_gate_at_every_clock_value(strict, steps):
     world = World(strict)

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.virtual import serving
 
@@ -82,7 +82,7 @@ def call_of(endpoint):
 calls = st.lists(st.sampled_from(ENDPOINTS).flatmap(call_of), min_size=5, max_size=25)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(calls)
 def test_any_body_gets_a_documented_answer(sequence):
     async def main():

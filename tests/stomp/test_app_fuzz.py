@@ -59,7 +59,7 @@ def frames(draw):
 PIECES = st.lists(frames() | st.binary(max_size=30) | TEXTS, max_size=8)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pieces=PIECES, polite=st.booleans(), reads=st.booleans(), cancelled=st.booleans())
 @example(pieces=[b"\0" * 100], polite=False, reads=True, cancelled=False)
 def test_the_app_answers_anything(pieces, polite, reads, cancelled):

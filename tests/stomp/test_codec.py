@@ -326,7 +326,7 @@ def without_length(frame):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_any_frame_comes_back(version, data):
     sent = data.draw(st.lists(any_frame(version), max_size=4))

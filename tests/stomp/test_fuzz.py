@@ -27,7 +27,7 @@ def mutated(draw):
 ANYTHING = st.binary(max_size=600) | st.lists(st.sampled_from(PIECES), max_size=10).map(b"".join) | mutated()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     stream=ANYTHING,
     sizes=st.lists(st.integers(1, 40), max_size=20),
@@ -38,14 +38,14 @@ def test_a_session_answers_anything(stream, sizes, refused):
     check(stream, sizes, refused)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.binary(max_size=200))
 def test_an_input_of_the_fuzzer_is_one(data):
     """So that the command works where its fuzzer is installed."""
     one_input(data)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(st.characters(), max_size=100))
 def test_a_text_message_is_like_any_other(text):
     session = Session(0)

@@ -189,19 +189,19 @@ def by_codec(decode, data):
         return MalformedMessage
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(messy)
 def test_the_codec_and_the_runtime_agree_on_any_request(data):
     assert by_codec(decode_request, data) == by_runtime(Request, request_of, data)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.binary(max_size=40))
 def test_the_codec_and_the_runtime_agree_on_garbage(data):
     assert by_codec(decode_request, data) == by_runtime(Request, request_of, data)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(messy)
 def test_the_codec_and_the_runtime_agree_on_any_response(data):
     ours = by_codec(decode_response, data)
@@ -214,7 +214,7 @@ def test_the_codec_and_the_runtime_agree_on_any_response(data):
     assert ours == theirs
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(requests, st.data())
 def test_a_request_that_is_cut_or_changed_is_read_or_malformed(request, data):
     whole = encode_request(request)

@@ -152,7 +152,7 @@ def test_a_bucket_has_no_trace_of_a_denied_request(clock):
     assert passed(service, "user=a", 9) == 5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

@@ -107,7 +107,7 @@ def test_the_place_of_a_later_hit_is_not_freed_in_error(clock):
     assert passed(service, "user=a", 5) == 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.one_of(
@@ -146,7 +146,7 @@ def test_no_window_is_above_its_limit_whichever_hits_were_refunded(steps, most_o
             assert len(within) <= 4, (steps, happened)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 6), st.integers(0, 9)), max_size=30),
     st.sampled_from(KINDS),

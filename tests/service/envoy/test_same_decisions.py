@@ -77,7 +77,7 @@ class Model:
         return self.counts[counter] <= limit
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps)
 def test_with_fixed_windows_the_decisions_are_the_same(steps):
     clock = ManualClock()
@@ -88,7 +88,7 @@ def test_with_fixed_windows_the_decisions_are_the_same(steps):
         clock.advance(wait_ms / 1000)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps)
 def test_without_it_no_window_of_the_clock_has_more_than_there_and_no_other_window_either(steps):
     clock = ManualClock()

@@ -262,7 +262,7 @@ def test_whether_the_rest_of_a_request_is_to_come():
 
 
 @given(st.binary(max_size=400), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_garbage_is_an_error_and_never_more(data, begun):
     server = http2.Connection()
     if begun:
@@ -275,7 +275,7 @@ def test_garbage_is_an_error_and_never_more(data, begun):
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 255)), max_size=8), st.integers(0, 9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_request_with_wrong_bytes_harms_nothing(changes, extra):
     """A whole session of a client in which some bytes are others."""
     peer = Peer()
