@@ -130,7 +130,7 @@ def test_a_mistake_of_ours_is_an_answer_too(caplog, monkeypatch, transport):
     async def main():
         service = service_of(USERS)
         async with serving(service, transport) as (client, _):
-            monkeypatch.setattr(service, "_plan", lambda request: 1 / 0)
+            monkeypatch.setattr(service, "plan", lambda request: 1 / 0)
             code, details = await client.error(calls.SHOULD_RATE_LIMIT, encode_request(request("user=a")))
             assert (code, "division" in details) == (grpc.StatusCode.INTERNAL, False)
 
@@ -163,7 +163,7 @@ def test_a_server_that_stops_lets_calls_end_and_takes_no_new_ones(transport):
             await go_on.wait()
             return await decide(request)
 
-        service.decide = slow
+        service.decide, service.quick = slow, None
         async with serving(service, transport) as (client, server):
             call = asyncio.create_task(client.ask("user=a"))
             await begun.wait()

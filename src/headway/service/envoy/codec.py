@@ -187,7 +187,7 @@ def _encode_status(status: DescriptorStatus) -> bytes:
     code, limit, remaining, reset_ns, quota = status
     out = number_field(1, code)
     if limit is not None:
-        out += _encode_limit(limit)
+        out += encode_current_limit(limit)
     out += number_field(3, remaining)
     if reset_ns is not None:
         out += bytes_field(4, _encode_time(reset_ns))
@@ -195,7 +195,7 @@ def _encode_status(status: DescriptorStatus) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _encode_limit(limit: CurrentLimit) -> bytes:
+def encode_current_limit(limit: CurrentLimit) -> bytes:
     """The field `current_limit`; a server has few different ones."""
     return bytes_field(
         2, number_field(1, limit.requests_per_unit) + number_field(2, limit.unit) + text_field(3, limit.name)

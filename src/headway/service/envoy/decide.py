@@ -70,6 +70,15 @@ class Ask(NamedTuple):
     overdraft: bool
 
 
+class Plan(NamedTuple):
+    """What a request comes to: the statuses that are certain already, what is to be asked for the others, and the hits
+    of rules without a limit, which are counted."""
+
+    statuses: list[DescriptorStatus]
+    asks: list[Ask]
+    unlimited: list[tuple[RuleStats, int]]
+
+
 Answer = Permit | Denied | Status
 """A status where nothing was to be taken: a look, a refund, or more hits than the limit can ever grant."""
 
@@ -115,6 +124,10 @@ class RateLimitService:
         self._closed = False
         self.shared = not is_local(options.get("engine", "memory://"))
         """Whether a decision has to be waited for."""
+        self.quick = None if self.shared else quick_decisions(self)
+        """Decides the usual request at once: bytes in, bytes out, or None for what is left to `decide`."""
+        if self.quick is not None:
+            self.stats.quick = self.quick
 
     @property
     def config(self) -> Config:
@@ -125,6 +138,8 @@ class RateLimitService:
         """Decide by another configuration from the next request on. Rules that stay, with whatever number, keep what
         was used. `prepared` is what `prepare` returned for it."""
         self._limiters, self._config = prepared or self.prepare(config), config
+        if self.quick is not None:
+            self.quick.forget()
 
     def prepare(self, config: Config) -> Limiters:
         """Open the limiters of a configuration. In memory its numbers count from here on."""
@@ -139,6 +154,7 @@ class RateLimitService:
     def close(self) -> None:
         """Decide nothing any more."""
         self._closed = True
+        self.quick = None
         self._limiters.close()
 
     # -- a request ---------------------------------------------------------------------------------------
@@ -148,8 +164,10 @@ class RateLimitService:
         engine does not answer and `on_engine_error` is "closed"."""
         if self._closed:
             raise LimiterClosed(self._namespace)
-        statuses, asks = self._plan(request)
+        statuses, asks, unlimited = self.plan(request)
         self.stats.requests += 1
+        for figures, hits in unlimited:
+            figures.passed(hits)
         for ask in asks:
             if ask.hits < 0:
                 self._refund(ask)
@@ -173,7 +191,8 @@ class RateLimitService:
         code = Code.OVER_LIMIT if denied and not self.shadow else Code.OK
         return RateLimitResponse(code, tuple(statuses))
 
-    def _plan(self, request: RateLimitRequest) -> tuple[list[DescriptorStatus], list[Ask]]:
+    def plan(self, request: RateLimitRequest) -> Plan:
+        """What is to be asked for a request; raises `MalformedMessage`. Nothing has changed then."""
         if not request.domain:
             raise MalformedMessage("the domain is empty")
         if not request.descriptors:
@@ -181,6 +200,7 @@ class RateLimitService:
         statuses = [NO_LIMIT] * len(request.descriptors)
         known = request.domain in self._config.domains
         asks: list[Ask] = []
+        unlimited: list[tuple[RuleStats, int]] = []
         matches = [
             self._config.match(request.domain, descriptor.entries)
             if known and descriptor.limit is None
@@ -196,7 +216,7 @@ class RateLimitService:
                 continue
             elif found.rule.limit is None:
                 statuses[place] = UNLIMITED
-                self.stats.of(found.metric, found.rule.metric).passed(max(0, hits))
+                unlimited.append((self.stats.of(found.metric, found.rule.metric), max(0, hits)))
             else:
                 rule, kept = found.rule, self._limiters.of_rule(found.rule)
                 figures = self.stats.of(found.metric, rule.metric)
@@ -214,7 +234,7 @@ class RateLimitService:
                         rule.overdraft,
                     )
                 )
-        return statuses, asks
+        return Plan(statuses, asks, unlimited)
 
     def _override(self, domain: str, place: int, descriptor: Descriptor, hits: int) -> Ask:
         override = descriptor.limit
@@ -314,6 +334,15 @@ class RateLimitService:
             min(max(0, remaining), MAX_UINT32),
             math.ceil(wait * 1e9) if math.isfinite(wait) else None,
         )
+
+
+def quick_decisions(service: RateLimitService) -> Any:
+    """What decides the usual request in one compiled step; None where headway is not compiled."""
+    try:
+        from headway.service.envoy.quick import QuickDecisions
+    except ImportError:
+        return None
+    return QuickDecisions(service)
 
 
 def _decision(answer: Answer) -> Any:

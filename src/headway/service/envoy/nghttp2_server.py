@@ -33,7 +33,10 @@ class NgHttp2Server:
         self.service = service
         self.serving = True
         handlers = {SHOULD_RATE_LIMIT: self._should_rate_limit, HEALTH_CHECK: self._check_health}
-        self.server = GrpcServer(handlers, guard=guard, unguarded=(HEALTH_CHECK,), max_message=MAX_MESSAGE)
+        at_once = None if service.quick is None else (SHOULD_RATE_LIMIT, service.quick)
+        self.server = GrpcServer(
+            handlers, guard=guard, unguarded=(HEALTH_CHECK,), at_once=at_once, max_message=MAX_MESSAGE
+        )
 
     @property
     def port(self) -> int:

@@ -25,7 +25,7 @@ grant.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.core.limits import AllOf, Bucket, FixedWindow, Limit, Spacing, Window
 
@@ -37,15 +37,24 @@ MOST_HITS = 1 << 61
 """Of one grant that is charged more and more: numbers end at 2**62."""
 
 
-class _Grant:
+class Grant:
     """A permit and its cost; a gap has no permit."""
 
     __slots__ = ("at", "cost", "permit")
 
-    def __init__(self, permit: Any, cost: int, at: int) -> None:
-        self.permit = permit
-        self.cost = cost
-        self.at = at
+    if TYPE_CHECKING:
+        permit: Any
+        cost: int
+        at: int
+
+
+def new_grant(permit: Any, cost: int, at: int) -> Grant:
+    """Without a constructor, which would be the slowest part of it."""
+    grant: Grant = Grant.__new__(Grant)
+    grant.permit = permit
+    grant.cost = cost
+    grant.at = at
+    return grant
 
 
 class Refunds:
@@ -73,7 +82,7 @@ class Refunds:
         self._most = most
         self._most_of_key = most_of_key
         self._most_keys = most_keys
-        self._grants: dict[str | None, deque[_Grant]] = {}
+        self._grants: dict[str | None, deque[Grant]] = {}
         self._permits = 0
         self._left_out_until: int | None = None
         self._sweep_at = 64
@@ -89,15 +98,16 @@ class Refunds:
             row = self._new_row(key, now)
             if row is None:
                 return
-        self._expire(row, now)
+        else:
+            self._expire(row, now)
         if self._permits < self._most and len(row) < self._most_of_key:
-            row.append(_Grant(permit, cost, now))
+            row.append(new_grant(permit, cost, now))
             self._permits += 1
         elif row and row[-1].permit is None:
-            row[-1].cost += cost
+            row[-1].cost = min(row[-1].cost + cost, MOST_HITS)
             row[-1].at = now
         else:
-            row.append(_Grant(None, cost, now))
+            row.append(new_grant(None, cost, now))
 
     def give_back(self, key: str | None, hits: int, now: int) -> int:
         """Give back as many hits of the oldest grants; how many there were to give back."""
@@ -144,7 +154,7 @@ class Refunds:
             self._permits -= 1
         return True
 
-    def _new_row(self, key: str | None, now: int) -> deque[_Grant] | None:
+    def _new_row(self, key: str | None, now: int) -> deque[Grant] | None:
         if len(self._grants) >= self._sweep_at:
             self._sweep(now)
         if self._left_out_until is not None and now >= self._left_out_until:
@@ -155,10 +165,14 @@ class Refunds:
         row = self._grants[key] = deque()
         return row
 
-    def _expire(self, row: deque[_Grant], now: int) -> None:
+    def _expire(self, row: deque[Grant], now: int) -> None:
         """Let go of what is too old to count."""
-        while row and row[0].at + self.period_ns <= now:
-            if row.popleft().permit is not None:
+        while row:
+            grant = row[0]
+            if grant.at + self.period_ns > now:
+                return
+            row.popleft()
+            if grant.permit is not None:
                 self._permits -= 1
 
     def _sweep(self, now: int) -> None:

@@ -63,10 +63,10 @@ class EnvoyRules:
 
         def use() -> int:
             self.config = config
-            self.service.use(rules, prepared)
             self.service.shadow = config.shadow
             self.service.stats.near_ratio = config.near_ratio
             self.service.max_keys = config.max_keys
+            self.service.use(rules, prepared)
             self.service.stats.loads += 1
             return len(rules.rules())
 

@@ -21,7 +21,7 @@ many, further ones are counted under the name of their rule.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MOST_METRICS = 10_000
 PREFIX = "ratelimit_service_rate_limit"
@@ -42,13 +42,27 @@ class Sample(NamedTuple):
 class RuleStats:
     """The figures of one rule, or of one value where its metrics are detailed."""
 
-    __slots__ = (*NAMES, "_stats")
+    __slots__ = (*NAMES, "_quick", "_stats")
 
     def __init__(self, stats: Stats) -> None:
         self.total_hits = self.within_limit = self.near_limit = 0
         self.over_limit = self.shadow_mode = self.refunded = self.overdrawn = self.uncharged = 0
         self.over_max_keys = 0
+        self._quick: Any = None
         self._stats = stats
+
+    def counted_quickly(self, kind: type) -> Any:
+        """What the compiled step counts in; `collect` adds it."""
+        if self._quick is None:
+            self._quick = kind()
+        return self._quick
+
+    def collect(self) -> None:
+        """Add what the compiled step has counted."""
+        if self._quick is not None:
+            for name in ("total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"):
+                setattr(self, name, getattr(self, name) + getattr(self._quick, name))
+                setattr(self._quick, name, 0)
 
     def passed(self, hits: int) -> None:
         """Hits of an unlimited rule."""
@@ -74,6 +88,8 @@ class Stats:
 
     def __init__(self, near_ratio: float = 0.8) -> None:
         self.requests = 0
+        self.quick: Any = None
+        """The compiled step, which counts the requests that it decides."""
         self.shadowed = 0
         """Requests that were denied and passed all the same, because the whole service is in shadow mode."""
         self.malformed = 0
@@ -87,6 +103,7 @@ class Stats:
         """The figures of a metric, or where there are too many, those of its rule."""
         found = self._rules.get(metric)
         if found is not None:
+            found.collect()
             return found
         if len(self._rules) >= MOST_METRICS and rule is not None and rule != metric:
             return self.of(rule)
@@ -95,7 +112,8 @@ class Stats:
 
     def samples(self) -> Iterator[Sample]:
         """Every figure."""
-        yield Sample("ratelimit_service_total_requests", (("grpc_method", "ShouldRateLimit"),), self.requests)
+        requests = self.requests + (0 if self.quick is None else self.quick.requests)
+        yield Sample("ratelimit_service_total_requests", (("grpc_method", "ShouldRateLimit"),), requests)
         yield Sample("ratelimit_service_config_load_success", (), self.loads)
         yield Sample("ratelimit_service_config_load_error", (), self.failed_loads)
         yield Sample("ratelimit_service_global_shadow_mode", (), self.shadowed)
@@ -103,6 +121,7 @@ class Stats:
             yield Sample("ratelimit_service_should_rate_limit_error", (("err_type", kind),), value)
         for metric, figures in list(self._rules.items()):
             domain, *keys = metric
+            figures.collect()
             labels = (("domain", domain), *((f"key{n}", key) for n, key in enumerate(keys, 1)))
             for name in NAMES:
                 yield Sample(f"{PREFIX}_{name}", labels, getattr(figures, name))

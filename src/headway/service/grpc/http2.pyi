@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 PATIENCE: int
 
@@ -8,7 +8,12 @@ def escaped(text: str) -> bytes: ...
 
 class Connection:
     def __init__(
-        self, max_message: int = ..., max_headers: int = ..., max_streams: int = ..., guarded: bool = ...
+        self,
+        max_message: int = ...,
+        max_headers: int = ...,
+        max_streams: int = ...,
+        guard: Callable[[str | None], None] | None = ...,
+        at_once: tuple[bytes, Callable[[bytes], bytes | None]] | None = ...,
     ) -> None: ...
     @property
     def incomplete(self) -> bool: ...

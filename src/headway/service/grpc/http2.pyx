@@ -11,6 +11,9 @@ HPACK, flow control, settings, priorities, the order of frames) is libnghttp2's,
 needs it. It is loaded when the first connection is made, by its name, so that nothing is linked and no header file is
 needed to build this; `available()` says whether that worked. Without it the service runs on grpcio (`portable`).
 
+A request that can be answered at once is, without leaving this file: `at_once` is a path and a function of its message,
+which answers None for what the program has to see.
+
 What is served is the part of gRPC that a rate limit service needs: calls with one message each way.
 
     what comes                                          the answer
@@ -274,11 +277,16 @@ cdef class Connection:
     cdef size_t out_length, out_room
     cdef long resets, answers
     cdef bint guarded  # a token may be needed, so it is kept
+    cdef object guard
+    cdef bytes at_once_path
+    cdef object at_once
+    cdef Stream current  # the one that a callback was about last
     cdef bint begun  # the peer's first frame came
     cdef long unfinished  # streams whose request is not whole
 
     def __cinit__(
-        self, size_t max_message=1 << 20, size_t max_headers=16 << 10, uint32_t max_streams=1000, bint guarded=False
+        self, size_t max_message=1 << 20, size_t max_headers=16 << 10, uint32_t max_streams=1000, guard=None,
+        at_once=None,
     ):
         cdef ng_setting settings[2]
         if not available():
@@ -286,7 +294,10 @@ cdef class Connection:
         self.streams = {}
         self.requests = []
         self.gone = []
-        self.max_message, self.max_headers, self.guarded = max_message, max_headers, guarded
+        self.max_message, self.max_headers, self.guarded = max_message, max_headers, guard is not None
+        self.guard = guard
+        if at_once is not None:
+            self.at_once_path, self.at_once = at_once
         if ng_session_server_new(&self.session, callbacks, <void *> self) != 0:
             raise MemoryError
         settings[0].id, settings[0].value = MAX_CONCURRENT_STREAMS, max_streams
@@ -346,6 +357,12 @@ cdef class Connection:
         gone, self.gone = self.gone, []
         return gone
 
+    cdef inline Stream find(self, int32_t id):
+        """The stream of a callback: mostly the same one as of the callback before."""
+        if self.current is None or self.current.id != id:
+            self.current = self.streams.get(id)
+        return self.current
+
     cdef int complete(self, Stream stream) except -1:
         """The request is whole."""
         cdef const uint8_t *body
@@ -369,29 +386,46 @@ cdef class Connection:
         if size - 5 != (body[1] << 24 | body[2] << 16 | body[3] << 8 | body[4]):
             self.refuse(stream, INTERNAL, "a request has exactly one message")
             return 0
-        stream.flags |= ASKED
         stream.body = None
         message = PyBytes_FromStringAndSize(<const char *> body + 5, size - 5)
+        if self.at_once is not None and stream.path is self.at_once_path:
+            reply = self.try_at_once(stream, message)
+            if reply is not None:
+                self.send(stream, <bytes> reply)
+                return 0
+        stream.flags |= ASKED
         timeout = None if stream.timeout is None else timeout_ns(stream.timeout)
         self.requests.append((stream.id, stream.path, message, timeout))
         return 0
 
     # -- answers
 
+    cdef object try_at_once(self, Stream stream, bytes message):
+        """The answer of `at_once`; None where the program has to see the request, also for what has gone wrong."""
+        try:
+            if self.guard is not None:
+                self.guard(None if stream.authorization is None else stream.authorization.decode("latin-1"))
+            return self.at_once(message)
+        except Exception:  # the program comes to the same, and tells the peer
+            return None
+
     def answer(self, int32_t id, bytes message not None):
         """Answer a request with a message. An answer to a stream that is gone is dropped; returns whether it is sent."""
         cdef Stream stream = self.streams.get(id)
-        cdef ng_provider provider
         if stream is None or stream.flags & ANSWERED:
             return False
+        self.send(stream, message)
+        return True
+
+    cdef int send(self, Stream stream, bytes message) except -1:
+        cdef ng_provider provider
         stream.flags |= ANSWERED
         stream.reply = message
         stream.framed = True
         provider.source.ptr = <void *> stream
         provider.read = read_reply
         self.answers += 1
-        self.check(ng_submit_response(self.session, id, OPENING, 2, &provider))
-        return True
+        return self.check(ng_submit_response(self.session, stream.id, OPENING, 2, &provider))
 
     def fail(self, int32_t id, int code, str reason not None):
         """Answer a request with a status of gRPC and a reason, and no message."""
@@ -485,7 +519,7 @@ cdef int on_begin_headers(ng_session *session, const ng_frame *frame, void *give
         if frame.type == HEADERS and frame.stream_id not in self.streams:  # else they are trailers
             stream = Stream.__new__(Stream)
             stream.id = frame.stream_id
-            self.streams[frame.stream_id] = stream
+            self.streams[frame.stream_id] = self.current = stream
             self.unfinished += 1
     except BaseException as error:
         self.error = error
@@ -506,14 +540,21 @@ cdef int on_header(
     cdef Connection self = <Connection> given
     cdef Stream stream
     try:
-        stream = self.streams.get(frame.stream_id)
+        stream = self.find(frame.stream_id)
         if stream is None:
             return 0
         stream.header_bytes += name_length + length + 32
         if stream.header_bytes > self.max_headers:
             return RESET_STREAM
         if name_length == 5 and memcmp(name, b":path", 5) == 0:
-            stream.path = PyBytes_FromStringAndSize(<const char *> value, length)
+            if (
+                self.at_once_path is not None
+                and length == <size_t> PyBytes_GET_SIZE(self.at_once_path)
+                and memcmp(value, PyBytes_AS_STRING(self.at_once_path), length) == 0
+            ):
+                stream.path = self.at_once_path
+            else:
+                stream.path = PyBytes_FromStringAndSize(<const char *> value, length)
         elif name_length == 7 and memcmp(name, b":method", 7) == 0:
             if length == 4 and memcmp(value, b"POST", 4) == 0:
                 stream.flags |= IS_POST
@@ -546,7 +587,7 @@ cdef int on_data(
     cdef Connection self = <Connection> given
     cdef Stream stream
     try:
-        stream = self.streams.get(id)
+        stream = self.find(id)
         if stream is None or stream.flags & ANSWERED or not stream.flags & IS_GRPC:
             return 0  # what is not wanted is not kept
         if stream.body is None:
@@ -569,7 +610,7 @@ cdef int on_frame(ng_session *session, const ng_frame *frame, void *given) noexc
     try:
         self.begun = True
         if (frame.type == DATA or frame.type == HEADERS) and frame.flags & END_STREAM:
-            stream = self.streams.get(frame.stream_id)
+            stream = self.find(frame.stream_id)
             if stream is not None:
                 stream.flags |= WHOLE
                 self.unfinished -= 1
@@ -601,6 +642,8 @@ cdef int on_close(ng_session *session, int32_t id, uint32_t code, void *given) n
     cdef Stream stream
     try:
         stream = self.streams.pop(id, None)
+        if stream is self.current:
+            self.current = None
         if stream is not None and not stream.flags & WHOLE:
             self.unfinished -= 1
         if stream is not None and not stream.flags & ANSWERED:

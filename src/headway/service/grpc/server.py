@@ -8,6 +8,9 @@ A handler takes the message as bytes and returns the answer as bytes. It may ret
 a task: a decision in memory needs none. It raises `GrpcError` for a status other than OK; any other exception is
 logged, and the peer is told INTERNAL and no more. A `guard` is asked before all handlers but the `unguarded` ones.
 
+`at_once` is a path and a function that may know the answer without a handler, or return None: it is asked where the
+request is read, before anything in Python sees it.
+
 Requests that came in one read are answered in one write. Answers of tasks leave together at the end of the loop's turn.
 
 A peer that does not read is not read from either, so what waits for it is bounded by the transport's buffer. One that
@@ -48,6 +51,7 @@ class GrpcServer:
         *,
         guard: Guard | None = None,
         unguarded: Collection[str] = (),
+        at_once: tuple[str, Callable[[bytes], bytes | None]] | None = None,
         max_message: int = 1 << 20,
         max_streams: int = 1000,
         max_connections: int = 10_000,
@@ -58,6 +62,7 @@ class GrpcServer:
         self.handlers = {path.encode(): handler for path, handler in handlers.items()}
         self.guard = guard
         self.unguarded = {path.encode() for path in unguarded}
+        self.at_once = None if at_once is None else (at_once[0].encode(), at_once[1])
         self.max_message = max_message
         self.max_streams = max_streams
         self.max_connections = max_connections
@@ -68,8 +73,9 @@ class GrpcServer:
         self._left = asyncio.Event()  # a connection has ended
 
     def new_connection(self) -> Connection:
-        guarded = self.guard is not None
-        return self._connection(self.max_message, max_streams=self.max_streams, guarded=guarded)
+        return self._connection(
+            self.max_message, max_streams=self.max_streams, guard=self.guard, at_once=self.at_once
+        )
 
     def leave(self, connection: GrpcProtocol) -> None:
         """A connection has ended."""
