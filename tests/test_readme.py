@@ -24,6 +24,36 @@ ROOT = HERE.parent
 UNPROMISING = ("Next to other libraries", "Read on")
 
 PROMISES = {
+    "services | ASGI, WSGI, FastAPI, Flask": [
+        "integrations/test_asgi.py::test_fastapi_behind_uvicorn",
+        "integrations/test_wsgi.py::test_behind_gunicorn",
+        "integrations/test_fastapi.py::test_behind_uvicorn",
+        "integrations/test_flask.py::test_a_request_above_the_limit_is_a_problem_that_says_when",
+    ],
+    "calls | httpx, httpx2, requests, aiohttp, openai and anthropic": [
+        "integrations/test_clients.py::test_two_hundred_calls_at_once_are_never_refused",
+        "integrations/test_llm.py::test_tasks_are_never_refused",
+    ],
+    "what the remote says | feedback: Retry-After, RateLimit headers, 18 vendors": [
+        "feedback/test_corpus.py::test_an_answer_is_read_as_the_corpus_says",
+    ],
+    "Answers complete the permits, redirects count, retries wait in line; a 429 pauses everybody, and a limit that the "
+    "remote lowers is kept after one round of refusals, stated or not:": [
+        "integrations/test_clients.py::test_two_hundred_calls_at_once_are_never_refused",
+        "integrations/test_clients.py::test_a_redirect_is_another_call",
+        "integrations/test_clients.py::test_a_call_that_is_refused_pauses_the_limiter",
+        "integrations/test_clients.py::test_a_limit_that_is_halved_costs_one_round_of_refusals_at_most",
+    ],
+    "Requests and tokens for `openai` and `anthropic`, estimated before the call and settled by the answer or its "
+    "stream:": [
+        "integrations/test_llm.py::test_calls_at_once_are_never_refused_whichever_limit_binds",
+        "integrations/test_llm.py::test_what_was_used_is_what_counts_in_the_end",
+    ],
+    "Limits for what comes in, by the address of the client or by what the request says, with the headers of the "
+    "IETF:": [
+        "integrations/test_asgi.py::test_fastapi_behind_uvicorn",
+        "integrations/test_client_address.py::test_a_client_can_never_be_taken_for_another_one_by_what_it_writes",
+    ],
     "It makes one promise: never more than n calls in any window of time, as the other side measures it.": [
         "proof/test_gap.py::test_two_events_a_gap_apart_never_share_a_window",
         "lab/test_worlds.py::test_no_world_breaks_the_promise",
@@ -270,6 +300,7 @@ PROMISES = {
 
 # Sentences that promise nothing about what headway does.
 PLAIN = {
+    "A limit in the HTTP client that a program has already.",
     "A rate limiter for Python, for calls to somebody else's API.",
     "headway is not on PyPI yet.",
     "In a checkout, with Python 3.11 or newer:",
