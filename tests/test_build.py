@@ -17,6 +17,8 @@ from setuptools import Distribution  # type: ignore[import-untyped]
 ROOT = Path(__file__).parent.parent
 SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")
 MODULES = SETUP["compiled_modules"](ROOT / "src")
+CONSOLE = ROOT / "src" / "headway" / "service" / "console"
+PAGE = (".html", ".css", ".js", ".svg")
 
 # Prints the form that runs; the limit is used so that the compiled modules are really entered. What belongs to an extra
 # cannot be imported here, and says what to install.
@@ -122,7 +124,10 @@ def check_contents(wheel, compiled):
     names = zipfile.ZipFile(wheel).namelist()
     assert wheel.name.endswith("-py3-none-any.whl") != compiled
     assert "headway/py.typed" in names
-    assert not [name for name in names if name.endswith((".c", ".html"))]
+    page = {f"headway/service/console/{file.name}" for file in CONSOLE.iterdir() if file.suffix in PAGE}
+    assert len(page) >= 9
+    assert page <= set(names), "the console's files are data of the package"
+    assert not [name for name in names if name.endswith((".c", ".html")) and name not in page]
     files = [file.relative_to(ROOT / "src") for file in MODULES.values()]
     sources = {file.as_posix() for file in files if file.suffix == ".py"}
     assert sources <= set(names), "the .py is needed for HEADWAY_PURE=1 and for tracebacks"

@@ -9,6 +9,7 @@ from tests.service.virtual import problem, serve
 from headway.service import gate_calls, messages
 from headway.service.api import ENDPOINTS
 from headway.service.config import LIMIT, Config, ConfigError, parse_config
+from headway.service.console import POLICY, page_files
 from headway.service.gates import gate_routes
 from headway.service.openapi import CALLS as CALLS_DESCRIBED
 from headway.service.openapi import openapi, problems_of
@@ -88,6 +89,22 @@ def test_health_and_description_need_no_token():
     async def test(peer):
         for path in ("/healthz", "/readyz", "/openapi.json"):
             assert (await peer.get(path)).status_code == 200
+
+    serve(CONFIG, test)
+
+
+def test_the_files_of_the_console_need_no_token_and_nothing_beside_them_is_served():
+    async def test(peer):
+        for name in page_files():
+            reply = await peer.get("/" if name == "index.html" else f"/console/{name}")
+            assert reply.status_code == 200
+            assert reply.content == page_files()[name]
+            assert reply.headers["content-security-policy"] == POLICY
+            assert reply.headers["x-content-type-options"] == "nosniff"
+        for path in ("/console/__init__.py", "/console/", "/console/..%2fapi.py", "/console/index.html"):
+            assert (await peer.get(path)).status_code in (401, 404)
+            authorized = await peer.get(path, Authorization=f"Bearer {TOKENS['admin']}")
+            assert authorized.status_code in (404, 405)
 
     serve(CONFIG, test)
 

@@ -155,7 +155,13 @@ def greeting(url: str, service: Service) -> str:
         rules = count(len(service.envoy.service.config.rules()), "rule")
         lines += ["", f"  {rules} for Envoy, gRPC on {where}"]
     token = " -H 'Authorization: Bearer TOKEN'" if service.tokens else ""
-    lines += ["", f"  {url}/openapi.json    the API", f"  {url}/metrics    figures for Prometheus", ""]
+    lines += [
+        "",
+        f"  {url}/    the console",
+        f"  {url}/openapi.json    the API",
+        f"  {url}/metrics    figures for Prometheus",
+        "",
+    ]
     lines.append("Try, in another terminal:")
     limit = names[0] if names else "demo"
     if not names:

@@ -21,7 +21,7 @@ and for `headway serve`:
     answers     commands that are sent again are applied once
     messages    bodies and answers as types; `api` every call as one table, `openapi` its description
     tokens      which client it is, and what it may do
-    live        what it does now, for those that watch
+    live        what it does now, for those that watch; `console` the page that shows it
     metrics     figures for Prometheus
     service     all of it as one object, and reloads
     web         the same as an ASGI application; `protocol` and `server` run it

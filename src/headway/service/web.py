@@ -26,6 +26,7 @@ from headway.service.answers import Encoded, fingerprint
 from headway.service.api import ENDPOINTS, Answer, Call, Endpoint, Handler
 from headway.service.app import routes_of_stomp
 from headway.service.bodies import json_bytes
+from headway.service.console import console_routes, is_console
 from headway.service.envoy.json_route import json_route
 from headway.service.gates import gate_routes
 from headway.service.hosts import HostGuard
@@ -63,7 +64,7 @@ def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
         if call.handler is not None
     ]
     routes += [*gate_routes(service.gates), *routes_of_stomp(gates_on_stomp), *live_routes(service, sampler)]
-    routes.append(json_route(service))
+    routes += [*console_routes(), json_route(service)]
     return Starlette(
         routes=routes,
         middleware=[
@@ -82,7 +83,11 @@ def role_of(method: str, path: str) -> str | None:
     ('use', None, 'admin')
     >>> role_of("POST", "/v1/gates/orders/events"), role_of("GET", "/v1/gates"), role_of("GET", "/nothing")
     ('use', 'read', 'read')
+    >>> role_of("GET", "/"), role_of("GET", "/console/console.js"), role_of("GET", "/console/other.js")
+    (None, None, 'read')
     """
+    if is_console(path):
+        return None
     known = [(own, role) for own, pattern, role in _PATTERNS if pattern.fullmatch(path)]
     for own, role in known:
         if own == method or (method == "HEAD" and own == "GET"):
