@@ -1,0 +1,86 @@
+"""`python -m headway.lab.adaptive worlds [--count N]`: `Adaptive` beside AWS's algorithm and AIMD."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from headway.lab.adaptive.opponents import CONTENDERS
+from headway.lab.adaptive.worlds import CLIENTS, Score, draw, play
+
+MOST_REFUSED, LEAST_USED = 0.02, 0.9
+OWN, RIVAL = "headway", "AWS"
+
+Row = dict[str, Score]
+
+
+def say(line: object) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def meets(score: Score) -> bool:
+    """Whether a score meets the bar: so much used, so little refused."""
+    return score.used >= LEAST_USED and score.refusals <= MOST_REFUSED
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """The means by number of clients, how many worlds meet the bar, and how the two compare world by world."""
+    lines = [f"{'clients':>8}" + "".join(f"{name + ' used':>16}{'refused':>9}" for name in CONTENDERS)]
+    for clients in (*CLIENTS, None):
+        chosen = [row for row in rows if clients in (None, row[OWN].world.clients)]
+        if chosen:
+            cells = "".join(
+                f"{_mean([row[name].used for row in chosen]):>16.1%}"
+                f"{_mean([row[name].refusals for row in chosen]):>9.2%}"
+                for name in CONTENDERS
+            )
+            lines.append(f"{clients or 'all':>8}{cells}")
+    bar = "worlds with >= 90 % used and <= 2 % refused"
+    lines += [f"{name}: {sum(meets(row[name]) for row in rows)} of {len(rows)} {bar}" for name in CONTENDERS]
+    fewer = sum(row[OWN].refusals < row[RIVAL].refusals for row in rows)
+    more = sum(row[OWN].used > row[RIVAL].used for row in rows)
+    least = min(row[OWN].used - row[RIVAL].used for row in rows)
+    lines.append(
+        f"against {RIVAL}: fewer refusals in {fewer} of {len(rows)} worlds; more used in {more}, "
+        f"and where less, {max(0.0, -least):.1%} of the limit less at worst"
+    )
+    return lines
+
+
+def _mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def worlds(count: int, first: int = 0) -> bool:
+    """Print each world and the summary; whether the means meet the bar and are better than the rival's in both."""
+    rows = []
+    for seed in range(first, first + count):
+        world = draw(seed)
+        row = {name: play(world, make) for name, make in CONTENDERS.items()}
+        rows.append(row)
+        figures = "  ".join(
+            f"{name} {score.used:.1%}, {score.refusals:.2%} refused" for name, score in row.items()
+        )
+        say(f"{world}\n    {figures}{'' if meets(row[OWN]) else '   below the bar'}")
+    for line in summary(rows):
+        say(line)
+    own, rival = ([row[name] for row in rows] for name in (OWN, RIVAL))
+    used, refused = _mean([score.used for score in own]), _mean([score.refusals for score in own])
+    better = used > _mean([score.used for score in rival]) and refused < _mean(
+        [score.refusals for score in rival]
+    )
+    return better and used >= LEAST_USED and refused <= MOST_REFUSED
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m headway.lab.adaptive", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["worlds"], default="worlds")
+    parser.add_argument("--count", type=int, default=36, help="how many worlds")
+    parser.add_argument("--seed", type=int, default=0, help="the first of them")
+    given = parser.parse_args()
+    return 0 if worlds(given.count, given.seed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
