@@ -53,6 +53,7 @@ def test_after_a_refusal_the_rate_is_what_was_accepted_less_a_margin():
     sends = rate.value * rate.used
     rate.refused(SECOND // 2)
     # 50 of 51 answers and six more count as accepted
+    assert rate.ceiling is not None
     assert 95 < sends < 105
     assert math.isclose(rate.ceiling, sends * 56 / 57, rel_tol=1e-9)
     assert math.isclose(rate.value, rate.ceiling * (1 - MARGIN), rel_tol=1e-9)
@@ -81,16 +82,18 @@ def test_growth_is_slow_near_the_ceiling_and_faster_far_from_it():
     while now < end and rate.value < 150:
         _, _, now = drive(rate, 0.5, 10_000.0, start=now)
         values.append(rate.value)
+    ceiling = rate.ceiling
+    assert ceiling is not None
     gains = [after - before for before, after in pairwise(values)]
-    near = [gain for gain, value in zip(gains, values, strict=False) if abs(value - rate.ceiling) < 2]
-    far = [gain for gain, value in zip(gains, values, strict=False) if value > 1.5 * rate.ceiling]
+    near = [gain for gain, value in zip(gains, values, strict=False) if abs(value - ceiling) < 2]
+    far = [gain for gain, value in zip(gains, values, strict=False) if value > 1.5 * ceiling]
     assert values[-1] >= 150
     assert max(near) < min(far)
 
 
 def test_a_stable_remote_is_probed_more_and_more_rarely():
     rate = AdaptiveRate(1.0, 1.0, 1000.0)
-    steps = []
+    steps: list[int] = []
     drive(rate, 120, 100.0, burst=3.0, steps=steps)
     between = [after - before for before, after in pairwise(steps)]
     assert min(between[-3:]) >= 8 * SECOND
@@ -144,7 +147,8 @@ def test_no_history_leaves_the_bounds_or_breaks_a_number(events, start, one, oth
         if what == "ended":
             rate.ended(step)
         elif what == "cycle":
-            rate.sent(now), rate.accepted(now)
+            rate.sent(now)
+            rate.accepted(now)
         else:
             getattr(rate, what)(now)
         assert rate.least <= rate.value <= rate.most
@@ -169,7 +173,8 @@ def test_no_history_keeps_it_from_finding_the_limit(events, least, limit):
         if what == "ended":
             rate.ended(min(max(step, 0), 2 * SECOND))
         elif what == "cycle":
-            rate.sent(now), rate.accepted(now)
+            rate.sent(now)
+            rate.accepted(now)
         else:
             getattr(rate, what)(now)
     _, _, now = drive(rate, 300, limit, start=now, latency=0.05)
