@@ -1,4 +1,4 @@
-"""A rate that finds a remote's limit from its answers alone, without talking to anyone.
+"""A rate that finds a remote's limit from its answers alone, without any word with other clients.
 
 The naive way is to send faster until a call is refused, and then to halve (AIMD). It uses three quarters of the limit
 at best, because it remembers nothing of where it was refused, and it is refused again as soon as it has climbed back.
