@@ -189,3 +189,12 @@ def test_options_for_lost_ledgers_are_for_engines_that_can_lose_them(engine, mak
         return
     with pytest.raises(ValueError, match="shared engine"):
         make("1/hour", **options)
+
+
+@pytest.mark.parametrize("limit", ["1/hour burst 1; 1 every 1s", "1/hour; 1 every 1s"])
+def test_a_spacing_beside_another_limit(make, call, limit):
+    """A slot of a `Spacing` has an allowance for the way to its holder there too: without one it is always over."""
+    limiter = make(limit)
+    assert call(limiter.acquire, timeout=0)
+    with pytest.raises(RateLimited):
+        call(limiter.acquire, timeout=0)

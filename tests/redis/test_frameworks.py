@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -22,10 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.redis.programs import Program
 from tests.redis.servers import HOST, free_port
 from tests.redis.workers import most_in_any
 
-from conftest import find_program
 from headway import Limiter
 from waiting import NEVER, wait_until
 
@@ -43,44 +41,6 @@ def post(order):
         arrivals.write(f"{{time.monotonic_ns()}} {{os.getpid()}} {{order}}\\n")
     time.sleep(0.05)
 """
-
-
-class Program:
-    """A process of a framework, and those that it forks; they are a process group, which ends with the test."""
-
-    def __init__(self, command, folder):
-        guard = find_program("setpriv")
-        name, *words = command
-        path = find_program(name)
-        assert path, f"no {name} here: pip install {name}"
-        self._log = folder / f"{name}.log"
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*([guard, "--pdeathsig", "KILL"] if guard else []), path, *words],
-                cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-
-    @property
-    def log(self):
-        return self._log.read_text(errors="replace")
-
-    def wait_until(self, holds, what, within=NEVER):
-        """Wait until `holds()`; if it never does, what the program wrote is told."""
-        try:
-            wait_until(lambda: holds() or self.process.poll() is not None, what, within=within)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}; it wrote:\n{self.log}") from None
-        assert holds(), f"it ended with {self.process.returncode} before {what}; it wrote:\n{self.log}"
-
-    def end(self):
-        """SIGTERM, on which all three finish what they do; a process that is left after that is killed."""
-        self.process.terminate()
-        try:
-            self.process.wait(NEVER)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(NEVER)
 
 
 class Arrival(NamedTuple):

@@ -113,7 +113,18 @@ class Sync(NamedTuple):
     predict_ns: int
 
 
-Command = Acquire | Peek | Pause | Reset | Check | Sync
+class Redeem(NamedTuple):
+    """Take over a slot that was promised to another process, and that its decision handed over (`Decision.hand_over`).
+
+    The answer's `decision` is granted, for its time. It is revoked if the ledger has begun anew since.
+    """
+
+    keys: Keys
+    costs: tuple[int, ...]
+    promise: str
+
+
+Command = Acquire | Peek | Pause | Reset | Check | Sync | Redeem
 
 
 # -- decisions -----------------------------------------------------------------------------------------------------
@@ -205,6 +216,13 @@ class Decision(Report, Protocol):
 
     def flight_ns(self) -> int:
         """How long ago the permit could be spent for the first time."""
+
+    def late_ns(self) -> int:
+        """How long ago the time of a granted permit came, at most; below 0: it has not come yet."""
+
+    def hand_over(self) -> str:
+        """A promised slot as a text that another process redeems (`Redeem`); this one does not look after it any more.
+        It says what only the engine reads."""
 
     def reserve_again_ns(self) -> int | None:
         """After a denied reservation: when a slot can be reserved again, where that is known."""

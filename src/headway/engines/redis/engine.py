@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hiredis import ReplyError
 
 from headway.clock import SYSTEM
-from headway.core.limits import Limit, Spacing
+from headway.core.limits import AllOf, Limit, Spacing
 from headway.core.rules import check_exact, rules_of
 from headway.engines import base
 from headway.engines.redis.client.background import BackgroundWorker
@@ -155,6 +155,8 @@ class Engine(base.Engine):
 
     def adapt(self, limit: Limit, *, measure: bool = True) -> Limit:
         """A `Spacing` whose waiters may be a little late: waking up takes time, and so does the round trip."""
+        if isinstance(limit, AllOf):
+            return AllOf(*(self.adapt(part, measure=measure) for part in limit.limits))
         if not isinstance(limit, Spacing) or not limit.strict:
             return limit
         least = 2 * self.round_trip_ns(measure)

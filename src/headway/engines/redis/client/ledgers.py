@@ -10,6 +10,7 @@ from headway.engines.base import Acquire as AcquireCommand
 from headway.engines.base import Check
 from headway.engines.redis.client.batching import loop_batcher, thread_batcher
 from headway.engines.redis.client.lease_calls import SyncLeases
+from headway.engines.redis.client.promises import Redeem
 from headway.engines.redis.client.registry import LimiterRegistry
 from headway.engines.redis.client.renewal import begin_renewals, enter, send_release
 from headway.engines.redis.client.requests import Acquire, Peek, PollQueue, Request, taken_here
@@ -63,6 +64,8 @@ class RedisLedgers:
             return Peek(ledger, command.costs)
         if isinstance(command, base.Sync):
             return SyncLeases(ledger, command)
+        if isinstance(command, base.Redeem):
+            return Redeem(ledger, command)
         # With metrics all keys share a root, where the pause of all is kept.
         alone = registry.metrics and any(key is not None for key in command.keys)
         if isinstance(command, base.Pause):

@@ -284,6 +284,17 @@ class Acquire(Request):
     def flight_ns(self) -> int:
         return max(0, self.ledger.registry.clock.now() - self.slot)
 
+    def late_ns(self) -> int:
+        # The deadline was counted from before the question went.
+        until = self.expires + self.ledger.moved(self)
+        return self.ledger.allowance_ns - (until - self.ledger.registry.clock.now())
+
+    def hand_over(self) -> str:
+        self.wake_up()
+        # By the server's clock, which all processes share.
+        facts = (self.due + self.ledger.shift - self.shift, self.ledger.shift, *self.marks)
+        return " ".join([self.epoch.hex(), *(fact.hex() for fact in facts)])
+
     def reserve_again_ns(self) -> int | None:
         return self.ledger.registry.backoff(self)[0]
 
