@@ -1,4 +1,4 @@
-"""What all task queues share: who runs now, who comes back when, and what a promise is worth then."""
+"""What all task queues share: what runs now, what comes back when, and what a promise is worth then."""
 
 from __future__ import annotations
 

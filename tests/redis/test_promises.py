@@ -95,7 +95,7 @@ def test_it_is_late_and_then_over(make):
     promise = hand_over(reserved(limiter))
     permit = redeem(limiter, promise)
     time.sleep(permit.delay)
-    permit = redeem(limiter, promise)  # no one has used it
+    permit = redeem(limiter, promise)  # it was not used before
     assert lateness(permit) > 0
     time.sleep(2)
     with pytest.raises(PermitExpired):
