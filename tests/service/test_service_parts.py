@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway import Limiter
-from headway.service.answers import Encoded, RememberedAnswers, fingerprint
+from headway.service.answers import RememberedAnswers, fingerprint
+from headway.service.encoded import Encoded
 from headway.service.keys import KeyTable
 from headway.service.permits import HeldPermits
 from headway.service.problems import Problem
@@ -16,7 +17,7 @@ from headway.testing import run
 
 
 def answer(size=10):
-    return Encoded(200, {}, "text/plain", b"x" * size)
+    return Encoded(200, b"", "text/plain", b"x" * size)
 
 
 def remembered(table, number, size=10):

@@ -188,11 +188,11 @@ def test_a_grant_whose_status_cannot_be_had_is_a_grant(uri, monkeypatch):
         async def status_async(self):
             raise EngineUnavailable("redis://db", "timed out")
 
-    status = acquire._status
+    standing = acquire._standing
 
     async def main():
         async with serving(uri, f'[limits.calls]\nlimit = "1 concurrent"\n{PATIENT}') as peer:
-            monkeypatch.setattr(acquire, "_status", lambda permit: status(Away()))
+            monkeypatch.setattr(acquire, "_standing", lambda permit: standing(Away()))
             reply = await peer.acquire("calls", wait=1)
             assert (reply.status_code, reply.json()["status"]) == (200, None)
             assert (await peer.release(reply.json()["permit"])).status_code == 200

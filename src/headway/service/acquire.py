@@ -1,8 +1,10 @@
 """The decision that the service is for: a parsed request in, a permit or a problem out.
 
-Nothing here knows of HTTP, so that the same function can answer a call outside of the web framework. A request that
-waits stands in the queue of its limiter: it is woken, and nothing is polled. The caller cancels the task when its
-client has gone; the place in the queue then goes back, and so does a permit that was granted in the same moment.
+Nothing here knows of HTTP, so that the same function can answer a call outside of the web framework. Most requests can
+be decided at once, since the ledger is in this process and they do not wait (`at_once`); all others are coroutines. A
+request that waits stands in the queue of its limiter: it is woken, and nothing is polled. The caller cancels the task
+when its client has gone; the place in the queue then goes back, and so does a permit that was granted in the same
+moment.
 
 While a request waits, its limit may be changed. A limiter that was replaced ends its waits (`LimiterClosed`), and the
 request goes on with the one that took its place, for what is left of its time.
@@ -13,15 +15,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec import Struct
 
 from headway.denied import Denied
 from headway.errors import (
     EngineUnavailable,
     HeadwayError,
     InvalidArgument,
+    InvalidKey,
     LimiterClosed,
     RateLimited,
     seconds_text,
@@ -36,9 +39,9 @@ from headway.service.messages import (
     Grant,
     Take,
     seconds,
-    status_message,
 )
 from headway.service.problems import Problem, later, problem_of
+from headway.service.standing import Standing, reset_or, standing, standing_of_rows
 
 if TYPE_CHECKING:
     from headway.limiter.limiter import Limiter
@@ -46,18 +49,17 @@ if TYPE_CHECKING:
     from headway.service.limits import Limits, ServedLimit
     from headway.service.metrics import Metrics
     from headway.service.permits import HeldPermits
-    from headway.status import Status
 
 UNKNOWN_RESET = 60.0
 """Seconds for which a key is counted when it is not known until when its ledger is used."""
 FULL_RETRY = 1.0
 
 
-class Decided(NamedTuple):
+class Decided(Struct, frozen=True):
     """A grant, the headers that go with it, its permit (None: there is none), and how long it took."""
 
     grant: Grant
-    headers: dict[str, str]
+    head: bytes
     permit: Permit | None
     seconds: float
 
@@ -87,6 +89,13 @@ class Decider:
         """A permit; raises a `Problem`."""
         found = await self._decide(body, body.wait)
         self._count(found)
+        return found
+
+    def acquire_at_once(self, body: Acquire) -> Decided | HeadwayError | None:
+        """`acquire` where nothing has to be waited for: a permit, or what would be raised; None where there is."""
+        found = None if body.wait else self._at_once(body)
+        if isinstance(found, Decided):
+            self._count(found)
         return found
 
     async def acquire_each(self, body: AcquireEach) -> tuple[EachAnswer, list[Decided]]:
@@ -127,11 +136,11 @@ class Decider:
 
     def give_back(self, granted: Iterable[Decided]) -> None:
         """No client has these permits: nothing was sent for them, so they are cancelled."""
-        for grant, _, permit, _ in granted:
-            if grant.permit is not None:
-                self._permits.release(grant.permit, "cancel")
-            elif permit is not None:
-                permit.cancel()
+        for decided in granted:
+            if decided.grant.permit is not None:
+                self._permits.release(decided.grant.permit, "cancel")
+            elif decided.permit is not None:
+                decided.permit.cancel()
 
     def _count(self, decided: Decided) -> None:
         grant = decided.grant
@@ -150,21 +159,65 @@ class Decider:
     # -- one decision ------------------------------------------------------------------------------------
 
     async def _decide(self, take: Take, wait: float) -> Decided:
+        found = None if wait else self._at_once(take)
+        if found is None:
+            found = await self._by_and_by(take, wait)
+        if isinstance(found, HeadwayError):
+            raise found
+        return found
+
+    def _at_once(self, take: Take) -> Decided | HeadwayError | None:
+        """The decision, where the ledger is in this process; None where it is not, or something is unusual."""
+        served = self._limits.get(take.limit)
+        if served is None or self.closing or take.hold:
+            return None
+        limiter = served.limiter
+        if limiter is None:
+            return Decided(Grant(limit=served.name), b"", None, 0.0)
+        started = self._now()
+        if limiter._shared is not None or not served.keys.admits(take.key, started):
+            return None
+        try:
+            answer = limiter.try_acquire(take.key, cost=take.cost)
+            metrics = limiter._store.metrics
+            if isinstance(answer, Denied):
+                found = standing_of_rows(answer._rows(), metrics, True)
+                return self._refused(served, take, found, answer.reason, None, started)
+            return self._granted(
+                served, take, answer, standing_of_rows(answer._rows(), metrics, False), started
+            )
+        except EngineUnavailable as error:
+            return self._refused(served, take, None, "engine", error, started)
+        except (LimiterClosed, InvalidArgument, InvalidKey):
+            return None  # nothing has changed, and asked again it says so again
+
+    async def _by_and_by(self, take: Take, wait: float) -> Decided | HeadwayError:
+        """The decision of any request."""
         started = self._now()
         served = self._limits.find(take.limit)
         if self.closing:
-            raise later("closing", "this server is about to end", FULL_RETRY)
+            return later("closing", "this server is about to end", FULL_RETRY)
+        if served.limiter is not None and not served.keys.admits(take.key, started):
+            return self._refused(served, take, None, "max_keys", None, started)
         try:
-            if served.limiter is not None and not served.keys.admits(take.key, started):
-                raise _no_room(served, started)
             permit = await self._permit(served, take, wait)
-        except (RateLimited, _DeniedError, EngineUnavailable) as error:
-            return self._refused(served, take, error, started)
+        except RateLimited as error:
+            found = None if error.status is None else standing(error.status)
+            return self._refused(served, take, found, error.reason, error, started)
+        except EngineUnavailable as error:
+            return self._refused(served, take, None, "engine", error, started)
+        if isinstance(permit, Denied):
+            return self._refused(served, take, standing(permit.status), permit.reason, None, started)
         if permit is None:
-            return Decided(Grant(limit=served.name), {}, None, self._now() - started)
-        return await self._granted(served, take, permit, started)
+            return Decided(Grant(limit=served.name), b"", None, self._now() - started)
+        try:
+            found = await _standing(permit)
+        except BaseException:
+            permit.cancel()
+            raise
+        return self._granted(served, take, permit, found, started)
 
-    async def _permit(self, served: ServedLimit, take: Take, wait: float) -> Permit | None:
+    async def _permit(self, served: ServedLimit, take: Take, wait: float) -> Permit | Denied | None:
         """A permit; None where none is needed, as the limit is unlimited."""
         deadline = self._now() + wait
         while True:
@@ -201,92 +254,91 @@ class Decider:
             served.waiting -= 1
             self._waiting.discard(task)
 
-    async def _granted(self, served: ServedLimit, take: Take, permit: Permit, started: float) -> Decided:
+    def _granted(
+        self, served: ServedLimit, take: Take, permit: Permit, found: Standing | None, started: float
+    ) -> Decided | HeadwayError:
+        """The answer with a permit, which goes back where the server cannot hold it."""
         kept = bool(take.hold or permit._held)
-        try:
-            if kept and self._permits.full:
-                raise later("too-many-permits", "this server holds no more permits", FULL_RETRY)
-            status = await _status(permit)
-        except BaseException:
+        if kept and self._permits.full:
             permit.cancel()
-            raise
+            return later("too-many-permits", "this server holds no more permits", FULL_RETRY)
         now = self._now()
-        served.keys.note(take.key, now + _until(status, served))
-        lease = take.lease or served.config.lease
-        spend_within = None if kept else seconds(permit.expires_in)
-        id = self._permits.add(served.name, permit, lease) if kept else None
-        grant = Grant(
-            limit=served.name,
-            permit=id,
-            expires_in=lease if kept else None,
-            spend_within=spend_within,
-            waited=now - started if isinstance(take, Acquire) and take.wait else 0.0,
-            status=None if status is None else status_message(status),
-        )
-        return Decided(grant, {} if status is None else status.headers(), permit, now - started)
+        config = served.config
+        served.keys.note(take.key, now + reset_or(found, max(UNKNOWN_RESET, config.lease)))
+        waited = now - started if isinstance(take, Acquire) and take.wait else 0.0
+        message, head = (None, b"") if found is None else (found.message, found.head)
+        if not kept:
+            within = seconds(permit.expires_in)
+            grant = Grant(limit=config.name, spend_within=within, waited=waited, status=message)
+        else:
+            lease = take.lease or config.lease
+            id = self._permits.add(config.name, permit, lease)
+            grant = Grant(limit=config.name, permit=id, expires_in=lease, waited=waited, status=message)
+        return Decided(grant, head, permit, now - started)
 
-    def _refused(self, served: ServedLimit, take: Take, error: HeadwayError, started: float) -> Decided:
+    def _refused(
+        self,
+        served: ServedLimit,
+        take: Take,
+        found: Standing | None,
+        reason: str,
+        error: RateLimited | EngineUnavailable | None,
+        started: float,
+    ) -> Decided | HeadwayError:
         """The answer without a permit: a problem, or a grant where the limit is only watched."""
         now = self._now()
-        status = getattr(error, "status", None)
-        reason = "engine" if isinstance(error, EngineUnavailable) else getattr(error, "reason", "limit")
-        if status is not None:
-            served.keys.note(take.key, now + _until(status, served))
+        config = served.config
+        if found is not None:
+            served.keys.note(take.key, now + reset_or(found, max(UNKNOWN_RESET, config.lease)))
         served.denied += 1
-        self._metrics.denied(served.name, reason, now - started, shadow=served.config.shadow)
-        if served.config.shadow:
-            message = None if status is None else status_message(status)
-            return Decided(Grant(limit=served.name, would_deny=reason, status=message), {}, None, 0.0)
+        self._metrics.denied(config.name, reason, now - started, shadow=config.shadow)
+        if config.shadow:
+            message = None if found is None else found.message
+            return Decided(Grant(limit=config.name, would_deny=reason, status=message), b"", None, 0.0)
         if isinstance(error, EngineUnavailable):
-            raise error
-        raise denial(served.name, error, status, reason)
+            return error
+        if error is not None:
+            wait = error.retry_after
+        elif found is not None:
+            wait = found.retry_after
+        else:
+            wait = max(1.0, served.keys.retry_after(now))  # there is no room for its key
+        return denial(config.name, wait, found, reason)
 
 
-async def _status(permit: Permit) -> Status | None:
-    """The status after a grant. None: it must be asked for, and the engine is away. The permit is good all the same."""
+async def _standing(permit: Permit) -> Standing | None:
+    """How the limit stands after a grant. None: the engine would have to say, and is away; the permit is good."""
     try:
-        return await permit.status_async()
+        return standing(await permit.status_async())
     except EngineUnavailable:
         return None
 
 
-async def _at_once(limiter: Limiter, take: Take) -> Permit:
+async def _at_once(limiter: Limiter, take: Take) -> Permit | Denied:
     if take.hold:
         return await limiter.hold(take.key, cost=take.cost, timeout=0).__aenter__()
-    answer = await limiter.try_acquire_async(take.key, cost=take.cost)
-    if isinstance(answer, Denied):
-        raise _DeniedError(answer.status, answer.reason)
-    return answer
+    return await limiter.try_acquire_async(take.key, cost=take.cost)
 
 
-class _DeniedError(HeadwayError):
-    """A denial of `try_acquire`, which is a value there."""
-
-    def __init__(self, status: Status | None, reason: str, retry_after: float | None = None) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-        self.retry_after = status.retry_after if retry_after is None and status is not None else retry_after
-
-
-def denial(name: str, error: Any, status: Status | None, reason: str) -> Problem:
+def denial(name: str, wait: float, found: Standing | None, reason: str) -> Problem:
     """The problem of a request that got no permit."""
-    wait = math.inf if error.retry_after is None else error.retry_after
-    headers = {} if status is None else status.headers()
+    head = b"" if found is None else found.head
+    when = "it is not known when to retry"
     if 0 < wait < math.inf:
-        headers.setdefault("Retry-After", str(math.ceil(wait)))
-    when = f"retry after {seconds_text(wait)}" if 0 < wait < math.inf else "it is not known when to retry"
-    if status is not None and not status.exact:
+        when = f"retry after {seconds_text(wait)}"
+        if b"\r\nretry-after: " not in head:
+            head += b"retry-after: %d\r\n" % math.ceil(wait)
+    if found is not None and not found.message.exact:
         when = "permits are out, so it is not known when to retry"
     return Problem(
         "rate-limited",
         f"{name}: {WORDS.get(reason, reason)}; {when}",
-        headers=headers,
+        head=head,
         granted=False,
         limit=name,
         reason=reason,
         retry_after=seconds(wait),
-        limit_status=None if status is None else msgspec.to_builtins(status_message(status)),
+        limit_status=None if found is None else found.message,
     )
 
 
@@ -299,16 +351,6 @@ WORDS: Mapping[str, str] = {
     "quarantine": "its ledger was lost, and what it forgot is waited for",
     "never": "it never grants so much",
 }
-
-
-def _no_room(served: ServedLimit, now: float) -> _DeniedError:
-    return _DeniedError(None, "max_keys", max(1.0, served.keys.retry_after(now)))
-
-
-def _until(status: Status | None, served: ServedLimit) -> float:
-    if status is None or not math.isfinite(status.reset_after):
-        return max(UNKNOWN_RESET, served.config.lease)
-    return status.reset_after
 
 
 def _problem(error: BaseException) -> Problem:

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sized
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sized
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
@@ -37,19 +36,6 @@ Scope = tuple[str, ...]
 def fingerprint(body: bytes) -> bytes:
     """A digest that two different bodies do not share."""
     return blake2b(body, digest_size=16).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """An answer as it is sent."""
-
-    status: int
-    headers: Mapping[str, str]
-    media_type: str
-    body: bytes
-
-    def __len__(self) -> int:
-        return 1000 + len(self.body)  # its headers, and what the table needs for it
 
 
 class _Pending(Generic[_T]):

@@ -38,12 +38,14 @@ class Answer:
 
     body: Any
     status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
+    head: bytes = b""
+    """Lines of headers."""
     media_type: str = "application/json"
     granted: tuple[Decided, ...] = ()
 
 
-Handler = Callable[[Service, Call], Awaitable[Answer]]
+Handler = Callable[[Service, Call], Answer | Awaitable[Answer]]
+"""One that is no coroutine never waits, and its call may be answered in the turn of the loop in which it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Endpoint:
 
 async def acquire(service: Service, call: Call) -> Answer:
     found = await service.decider.acquire(call.body)
-    return Answer(found.grant, headers=found.headers, granted=(found,))
+    return Answer(found.grant, head=found.head, granted=(found,))
 
 
 async def acquire_each(service: Service, call: Call) -> Answer:
@@ -108,7 +110,7 @@ def _check_batch(service: Service, requests: list[Any]) -> None:
         raise Problem("bad-request", f"a batch has {most} requests at most", member="requests")
 
 
-async def release(service: Service, call: Call) -> Answer:
+def release(service: Service, call: Call) -> Answer:
     id, body = call.path["id"], call.body
     if body.cost is not None and body.how != "settle":
         raise Problem("bad-request", 'only "how": "settle" has a cost', member="cost")
@@ -116,7 +118,7 @@ async def release(service: Service, call: Call) -> Answer:
     return Answer(m.Ended(permit=id, ended=how))
 
 
-async def renew(service: Service, call: Call) -> Answer:
+def renew(service: Service, call: Call) -> Answer:
     id = call.path["id"]
     return Answer(m.Renewed(permit=id, expires_in=service.permits.renew(id, call.body.lease)))
 
@@ -160,7 +162,7 @@ async def limit_status(service: Service, call: Call) -> Answer:
         return Answer(m.StatusAnswer(limit=served.name, key=key, status=None))
     status = await served.limiter.peek_async(key)
     said = m.StatusAnswer(limit=served.name, key=key, status=m.status_message(status))
-    return Answer(said, headers=status.headers())
+    return Answer(said, head=status.header_block())
 
 
 async def pause(service: Service, call: Call) -> Answer:
@@ -202,7 +204,7 @@ def _info(service: Service, served: ServedLimit) -> m.LimitInfo:
 # -- the server itself -----------------------------------------------------------------------------------
 
 
-async def healthz(service: Service, call: Call) -> Answer:  # noqa: ARG001
+def healthz(service: Service, call: Call) -> Answer:  # noqa: ARG001
     return Answer(m.Health())
 
 

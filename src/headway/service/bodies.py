@@ -51,8 +51,7 @@ async def json_bytes(request: Request, most: int = MAX_BODY) -> bytes:
         async with asyncio.timeout(BODY_SECONDS):
             return await _read(request, most)
     except TimeoutError:
-        detail = f"a body has {BODY_SECONDS:g} s to come"
-        raise Problem("slow-body", detail, headers={"Connection": "close"}) from None
+        raise slow_body() from None
 
 
 async def _read(request: Request, most: int) -> bytes:
@@ -69,6 +68,11 @@ async def _read(request: Request, most: int) -> bytes:
     if size > most:
         raise _too_large(most, {})
     return bytes(body)
+
+
+def slow_body() -> Problem:
+    detail = f"a body has {BODY_SECONDS:g} s to come"
+    return Problem("slow-body", detail, headers={"Connection": "close"})
 
 
 def _too_large(most: int, headers: dict[str, str]) -> Problem:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from headway.limit_headers import texts_of
+
 if TYPE_CHECKING:
     from headway.status import Status
 
@@ -281,13 +283,13 @@ ENCODER = msgspec.json.Encoder()
 
 def seconds(value: float) -> float | None:
     """Seconds as JSON has them: there is no infinity."""
-    return value if math.isfinite(value) else None
+    return None if value == math.inf else value
 
 
 def status_message(status: Status) -> LimitStatus:
     """A status, as it is written."""
     return LimitStatus(
-        limit=str(status.limit),
+        limit=texts_of(status.limit).text,
         remaining=status.remaining,
         retry_after=seconds(status.retry_after),
         reset_after=seconds(status.reset_after),

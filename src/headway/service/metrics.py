@@ -15,10 +15,15 @@ headway_config_reloads_total{result}    reloads of the file: "ok", or "failed", 
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from headway.service.limits import Limits
@@ -28,48 +33,99 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
+class LimitFigures:
+    """The counts of one limit: plain numbers of the event loop's thread, since every decision is counted."""
+
+    __slots__ = ("denied", "granted", "seconds", "shadow_denied", "within")
+
+    def __init__(self) -> None:
+        self.granted = 0
+        self.shadow_denied = 0
+        self.denied: dict[str, int] = {}
+        self.seconds = 0.0
+        # How many took up to each of BUCKETS, and longer than the last, and not up to the one before.
+        self.within = [0] * (len(BUCKETS) + 1)
+
+    def observe(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.within[bisect_left(BUCKETS, seconds)] += 1
+
+
+class _Counts(Collector):
+    """What is counted here, when it is asked for."""
+
+    def __init__(self) -> None:
+        self.limits: dict[str, LimitFigures] = {}
+        self.answers: dict[tuple[str, int], int] = {}
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        granted = CounterMetricFamily("headway_granted", "permits that were granted", labels=["limit"])
+        denied = CounterMetricFamily("headway_denied", "requests that got none", labels=["limit", "reason"])
+        shadow = CounterMetricFamily(
+            "headway_shadow_denied", "requests that a shadow would have denied", labels=["limit"]
+        )
+        seconds = HistogramMetricFamily(
+            "headway_acquire_seconds", "from the request to its answer", labels=["limit"]
+        )
+        requests = CounterMetricFamily("headway_requests", "answers", labels=["path", "status"])
+        for name, figures in self.limits.items():
+            if figures.granted:
+                granted.add_metric([name], figures.granted)
+            if figures.shadow_denied:
+                shadow.add_metric([name], figures.shadow_denied)
+            for reason, count in figures.denied.items():
+                denied.add_metric([name, reason], count)
+            bounds = [*map(float, BUCKETS), "+Inf"]
+            counts = [
+                (str(bound), count) for bound, count in zip(bounds, accumulate(figures.within), strict=True)
+            ]
+            seconds.add_metric([name], counts, figures.seconds)
+        for (path, status), count in self.answers.items():
+            requests.add_metric([path, str(status)], count)
+        yield from (granted, denied, shadow, seconds, requests)
+
+
 class Metrics:
     """The figures of one service."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
-        self._granted = Counter("headway_granted", "permits that were granted", ["limit"], registry=registry)
-        self._denied = Counter(
-            "headway_denied", "requests that got none", ["limit", "reason"], registry=registry
-        )
-        self._shadow = Counter(
-            "headway_shadow_denied", "requests that a shadow would have denied", ["limit"], registry=registry
-        )
-        self._seconds = Histogram(
-            "headway_acquire_seconds",
-            "from the request to its answer",
-            ["limit"],
-            buckets=BUCKETS,
-            registry=registry,
-        )
+        self._counts = _Counts()
+        registry.register(self._counts)
         self._waiting = Gauge("headway_waiting", "requests that wait now", ["limit"], registry=registry)
         self._permits = Gauge("headway_permits", "permits that are out now", ["limit"], registry=registry)
         self._keys = Gauge("headway_keys", "keys that count against max_keys", ["limit"], registry=registry)
-        self._requests = Counter("headway_requests", "answers", ["path", "status"], registry=registry)
         self._reloads = Counter(
             "headway_config_reloads", "reloads of the file", ["result"], registry=registry
         )
         self.connections = Gauge("headway_connections", "connections that are open now", registry=registry)
         self.engine_up = Gauge("headway_engine_up", "whether the engine answered last", registry=registry)
 
+    def _of(self, limit: str) -> LimitFigures:
+        found = self._counts.limits.get(limit)
+        if found is None:
+            found = self._counts.limits[limit] = LimitFigures()
+        return found
+
     def granted(self, limit: str, seconds: float) -> None:
-        self._granted.labels(limit).inc()
-        self._seconds.labels(limit).observe(seconds)
+        figures = self._of(limit)
+        figures.granted += 1
+        figures.observe(seconds)
 
     def denied(self, limit: str, reason: str, seconds: float, *, shadow: bool = False) -> None:
+        figures = self._of(limit)
         if shadow:
-            self._shadow.labels(limit).inc()
+            figures.shadow_denied += 1
         else:
-            self._denied.labels(limit, reason).inc()
-        self._seconds.labels(limit).observe(seconds)
+            figures.denied[reason] = figures.denied.get(reason, 0) + 1
+        figures.observe(seconds)
 
     def answered(self, path: str, status: int) -> None:
-        self._requests.labels(path, str(status)).inc()
+        answers = self._counts.answers
+        answers[path, status] = answers.get((path, status), 0) + 1
 
     def reloaded(self, result: str) -> None:
         self._reloads.labels(result).inc()

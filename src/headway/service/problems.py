@@ -51,7 +51,7 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from headway.errors import (
     ChangesGone,
@@ -67,6 +67,8 @@ from headway.errors import (
     LimitMismatch,
     PermitFinished,
 )
+from headway.service.encoded import PROBLEM_JSON, Encoded, lines_of
+from headway.service.messages import ENCODER
 
 _log = logging.getLogger("headway")
 
@@ -115,10 +117,18 @@ class Problem(HeadwayError):
     """What a request is answered with instead of a result: a type of the table above, and what it says besides."""
 
     def __init__(
-        self, kind: str, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
+        self,
+        kind: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        head: bytes = b"",
+        **members: Any,
     ) -> None:
         super().__init__(detail)
         self.kind = kind
+        # Lines that are written already, before those of `headers`.
+        self.head = head
         self.headers = dict(headers or {})
         self.members = members
 
@@ -132,12 +142,13 @@ class Problem(HeadwayError):
         known = {"type": f"urn:headway:{self.kind}", "title": title, "status": status, "detail": str(self)}
         return {**known, **self.members}
 
+    def encoded(self) -> Encoded:
+        return Encoded(
+            TYPES[self.kind][0], self.head + lines_of(self.headers), PROBLEM_JSON, ENCODER.encode(self.body())
+        )
+
     def response(self) -> Response:
-        return ProblemJson(self.body(), self.status, self.headers)
-
-
-class ProblemJson(JSONResponse):
-    media_type = "application/problem+json"
+        return self.encoded().response()
 
 
 def _response(
@@ -149,7 +160,7 @@ def _response(
     headers: Mapping[str, str] | None,
 ) -> Response:
     body = {"type": kind, "title": title, "status": status, "detail": detail, **members}
-    return ProblemJson(body, status, headers)
+    return Encoded(status, lines_of(headers or {}), PROBLEM_JSON, ENCODER.encode(body)).response()
 
 
 def problem_of(error: HeadwayError) -> Problem:

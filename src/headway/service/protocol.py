@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sized
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -38,7 +38,7 @@ MAX_PIPELINED: Final = 100
 """Requests that may come on one connection while another one is answered."""
 MAX_CONNECTIONS: Final = 20_000
 
-_READ_ON: Final = 8
+READ_ON: Final = 8
 """With so many requests pipelined it is still read from, since a client that leaves is noticed by that."""
 
 _GRACE: Final = 5.0
@@ -56,10 +56,10 @@ _LARGE: Final = _refusal("431 Request Header Fields Too Large")
 _FULL: Final = _refusal("503 Service Unavailable", "retry-after: 1\r\n")
 
 
-_BETWEEN: Final = 0
+BETWEEN: Final = 0
 """No part of a request has come yet, or the last one has come whole."""
-_HEAD: Final = 1
-_BODY: Final = 2
+HEAD: Final = 1
+BODY: Final = 2
 
 
 class _Flow(FlowControl):
@@ -69,12 +69,12 @@ class _Flow(FlowControl):
     pipelines fills the memory with them.
     """
 
-    def __init__(self, transport: asyncio.Transport, pipeline: Sized) -> None:
+    def __init__(self, transport: asyncio.Transport, backlog: Callable[[], int]) -> None:
         super().__init__(transport)
-        self._pipeline = pipeline
+        self._backlog = backlog
 
     def resume_reading(self) -> None:
-        if not self.write_paused and len(self._pipeline) <= _READ_ON:
+        if not self.write_paused and self._backlog() <= READ_ON:
             super().resume_reading()
 
 
@@ -87,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     _running: Any = None
 
-    _phase = _BETWEEN
+    _phase = BETWEEN
     _timer: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _head_bytes = 0
@@ -101,17 +101,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.flow = _Flow(transport, self.pipeline)
+        self.flow = _Flow(transport, self.backlog)
         if len(self.connections) > self.max_connections:
             self._make_room()
             if len(self.connections) > self.max_connections:
                 self._refuse(_FULL)
                 return
-        self._enter(_HEAD)
+        self._enter(HEAD)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._enter(_BETWEEN)
+        self._enter(BETWEEN)
         self._stop_unread()
         # uvicorn tells only the request that came last, and not the one that is being answered.
         if self._running is not None and not self._running.response_complete:
@@ -123,6 +123,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)
+
+    def backlog(self) -> int:
+        """How many requests wait for their turn to be answered."""
+        return len(self.pipeline)
 
     @property
     def idle(self) -> bool:
@@ -144,43 +148,44 @@ class BoundedProtocol(HttpToolsProtocol):
     # -- requests ----------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._phase == _BETWEEN:
+        if self._phase == BETWEEN:
             # Empty lines may come before a request, and end uvicorn's own time-out.
-            self._enter(_HEAD)
+            self._enter(HEAD)
         self._head_bytes += len(data)
         self._framing = max(0, self._framing) + len(data)
         super().data_received(data)
-        if self._phase == _BETWEEN or self.transport.is_closing():
+        if self._phase == BETWEEN or self.transport.is_closing():
             return
         # What came with the head may be a body; only what is still a head is too much.
-        many, most = (
-            (self._head_bytes, HEAD_BYTES) if self._phase == _HEAD else (self._framing, FRAMING_BYTES)
-        )
+        many, most = (self._head_bytes, HEAD_BYTES) if self._phase == HEAD else (self._framing, FRAMING_BYTES)
         if many > most:
             self._refuse(_LARGE)
         elif self._timer is None:  # a request that comes whole, as nearly all do, needs none
             self._start_timer()
 
     def on_message_begin(self) -> None:
-        self._enter(_HEAD)
+        self._enter(HEAD)
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase == _HEAD:  # and not a trailer: no call here wants one
+        if self._phase == HEAD:  # and not a trailer: no call here wants one
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if len(self.pipeline) >= MAX_PIPELINED:
-            raise _TooManyError  # it ends the parser, which would go on with all that has come
-        self._enter(_BODY)
+        self.check_backlog()
+        self._enter(BODY)
         super().on_headers_complete()
+
+    def check_backlog(self) -> None:
+        if self.backlog() >= MAX_PIPELINED:
+            raise _TooManyError  # it ends the parser, which would go on with all that has come
 
     def on_body(self, body: bytes) -> None:
         self._framing -= 9 * len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._enter(_BETWEEN)
+        self._enter(BETWEEN)
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -190,7 +195,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()  # it would be taken for the answer to an earlier request
 
     def handle_websocket_upgrade(self) -> None:
-        self._enter(_BETWEEN)  # from now on another protocol has the connection
+        self._enter(BETWEEN)  # from now on another protocol has the connection
         super().handle_websocket_upgrade()
 
     def _enter(self, phase: int) -> None:
@@ -201,18 +206,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _start_timer(self) -> None:
-        seconds = HEAD_SECONDS if self._phase == _HEAD else BODY_SECONDS + _GRACE
+        seconds = HEAD_SECONDS if self._phase == HEAD else BODY_SECONDS + _GRACE
         self._timer = self.loop.call_later(seconds, self._too_slow)
 
     def _too_slow(self) -> None:
-        if self.flow.read_paused or (self._phase == _HEAD and not self.idle):
+        if self.flow.read_paused or (self._phase == HEAD and not self.idle):
             # An earlier request is not answered yet.
             self._start_timer()
         else:
             self._refuse(_SLOW)
 
     def _refuse(self, answer: bytes) -> None:
-        self._enter(_BETWEEN)
+        self._enter(BETWEEN)
         if not self.transport.is_closing():
             # In the middle of another answer it would be read as a part of that.
             cycle: Any = self.cycle

@@ -22,6 +22,8 @@ import uvicorn
 from headway.errors import HeadwayError, InvalidArgument
 from headway.service.bodies import MAX_BODY
 from headway.service.hosts import is_loopback
+from headway.service.hot import HotCalls
+from headway.service.hot_protocol import HotProtocol
 from headway.service.protocol import MAX_CONNECTIONS, BoundedProtocol
 
 DRAIN: Final = 5
@@ -122,13 +124,17 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def uvicorn_config(app: Any, *, max_connections: int = MAX_CONNECTIONS, **options: Any) -> uvicorn.Config:
-    """How every server here is set up.
+def uvicorn_config(
+    app: Any, *, max_connections: int = MAX_CONNECTIONS, hot: HotCalls | None = None, **options: Any
+) -> uvicorn.Config:
+    """How every server here is set up. `hot`: calls that are answered without the application.
 
     Messages on a WebSocket are not compressed: they are small, each connection would have a compressor of its own, and
     a change goes to hundreds of connections.
     """
     protocol: Any = partial(BoundedProtocol, max_connections=max_connections)
+    if hot is not None:
+        protocol = partial(HotProtocol, max_connections=max_connections, hot=hot)
     return uvicorn.Config(
         app,
         http=protocol,

@@ -21,6 +21,7 @@ import uvicorn
 from headway.errors import HeadwayError
 from headway.service.config import Config
 from headway.service.config_changes import Difference
+from headway.service.hot import HotCalls
 from headway.service.running import Server, connections_that_fit, uvicorn_config
 from headway.service.service import Service
 from headway.service.tokens import grpc_guard
@@ -103,7 +104,9 @@ def serve(
             await service.close()
             raise
         app = web_app(service, origins=origins)
-        server = _Server(uvicorn_config(app, **options), service, lambda: ready(service))
+        server = _Server(
+            uvicorn_config(app, hot=HotCalls(service, origins), **options), service, lambda: ready(service)
+        )
         service.metrics.connections.set_function(lambda: len(server.server_state.connections))
         watcher = None if file is None else asyncio.ensure_future(watch(file, service, server.reload, told))
         try:

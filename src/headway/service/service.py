@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 from headway.errors import HeadwayError
 from headway.once import Once
 from headway.service.acquire import Decider
-from headway.service.answers import Encoded, RememberedAnswers
+from headway.service.answers import RememberedAnswers
 from headway.service.config import Config, ConfigError, GateConfig, parse_config
 from headway.service.config_changes import Difference, difference
+from headway.service.encoded import Encoded
 from headway.service.envoy.settings import EnvoyConfig, merged
 from headway.service.hosts import is_loopback
 from headway.service.limits import Limits

@@ -8,11 +8,10 @@ expected to ask again, and gets it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -22,18 +21,18 @@ from starlette.routing import Route
 
 from headway.errors import HeadwayError
 from headway.once import stomp_app
-from headway.service.answers import Encoded, fingerprint
-from headway.service.api import ENDPOINTS, Answer, Call, Endpoint, Handler
+from headway.service.api import ENDPOINTS, Answer, Endpoint
 from headway.service.app import routes_of_stomp
 from headway.service.bodies import json_bytes
+from headway.service.calls import ApiCall, Asked
 from headway.service.console import console_routes, is_console
+from headway.service.encoded import Encoded
 from headway.service.envoy.json_route import json_route
 from headway.service.gates import gate_routes
 from headway.service.hosts import HostGuard
 from headway.service.live import Sampler, live_routes
-from headway.service.messages import ENCODER, MAX_ID, Acquire
 from headway.service.openapi import CALLS
-from headway.service.problems import PROBLEM_HANDLERS, Problem, problem_of
+from headway.service.problems import PROBLEM_HANDLERS
 from headway.service.service import Service
 from headway.service.tokens import TokenGuard
 
@@ -59,7 +58,7 @@ def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
             await service.close()
 
     routes: list[Any] = [
-        Route(call.path, _endpoint(service, call, call.handler), methods=[call.method])
+        Route(call.path, _endpoint(service, call), methods=[call.method])
         for call in ENDPOINTS
         if call.handler is not None
     ]
@@ -104,45 +103,35 @@ async def _wrong_method(request: Request, error: Exception) -> Response:
     return response
 
 
-def _endpoint(service: Service, endpoint: Endpoint, handler: Handler) -> Callable[[Request], Any]:
-    decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
+def _endpoint(service: Service, endpoint: Endpoint) -> Callable[[Request], Any]:
+    call = ApiCall(service, endpoint)
 
     async def answer(request: Request) -> Response:
+        found = await call.answered(respond(request))
+        return found.response()
+
+    async def respond(request: Request) -> Encoded:
+        raw = await _body(request, service.config.server.max_body) if call.has_body else b""
+        asked = Asked(
+            token=request.scope.get("headway.token", ""),
+            method=request.method,
+            path=request.url.path,
+            params=request.path_params,
+            query=request.query_params,
+            idempotency_key=request.headers.get("idempotency-key"),
+        )
+
+        async def unless_gone(work: Awaitable[Answer], has_id: bool) -> Answer:
+            return await _unless_gone(request, service, work, has_id)
+
         try:
-            response = await respond(request)
+            return await call.carried_out(
+                asked, raw, call.decoded(raw) if call.has_body else None, unless_gone
+            )
         except _ClientGoneError:
-            response = Response(status_code=CLIENT_GONE)
-        except HeadwayError as error:
-            response = problem_of(error).response()
-        service.metrics.answered(endpoint.path, response.status_code)
-        return response
-
-    async def respond(request: Request) -> Response:
-        raw = b""
-        body = None
-        if decoder is not None:
-            raw = await _body(request, service.config.server.max_body)
-            body = _decoded(decoder, raw or b"{}")
-        call = Call(request.path_params, request.query_params, body)
-        id = _id_of(request, body) if endpoint.command else None
-
-        async def carry_out() -> Encoded:
-            work = handler(service, call)
-            if endpoint.waits and may_wait(body):
-                return _encoded(await _unless_gone(request, service, work, id is not None))
-            return _encoded(await work)
-
-        if id is None:
-            return _response(await carry_out())
-        scope = (request.scope.get("headway.token", ""), request.method, request.url.path, id)
-        return _response(await service.answers.once(scope, fingerprint(raw), carry_out))
+            return Encoded(CLIENT_GONE, b"", "", b"")
 
     return answer
-
-
-def may_wait(body: Any) -> bool:
-    """Whether a request may take long enough for its client to lose patience."""
-    return any(take.wait for take in getattr(body, "requests", (body,)) if isinstance(take, Acquire))
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -151,27 +140,6 @@ async def _body(request: Request, most: int) -> bytes:
     if not any(announced) and headers.get("content-length", "0") == "0":
         return b""  # the same as {}
     return await json_bytes(request, most)
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
-    try:
-        return decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        raise Problem("bad-request", str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem("bad-json", f"the body is no JSON: {error}") from None
-
-
-def _id_of(request: Request, body: Any) -> str | None:
-    header = request.headers.get("idempotency-key")
-    own: str | None = getattr(body, "id", None)
-    if header is None:
-        return own
-    if own is not None and own != header:
-        raise Problem("bad-request", "the header Idempotency-Key and the id in the body differ", member="id")
-    if not 1 <= len(header) <= MAX_ID:
-        raise Problem("bad-request", f"an Idempotency-Key has 1 to {MAX_ID} characters", member="id")
-    return header
 
 
 async def _unless_gone(request: Request, service: Service, work: Any, has_id: bool) -> Answer:
@@ -207,12 +175,3 @@ async def _disconnected(request: Request) -> None:
 
 class _ClientGoneError(HeadwayError):
     """No client reads the answer."""
-
-
-def _encoded(answer: Answer) -> Encoded:
-    body = answer.body if isinstance(answer.body, bytes) else ENCODER.encode(answer.body)
-    return Encoded(answer.status, answer.headers, answer.media_type, body)
-
-
-def _response(answer: Encoded) -> Response:
-    return Response(answer.body, answer.status, dict(answer.headers), answer.media_type)

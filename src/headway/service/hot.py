@@ -1,0 +1,148 @@
+"""Which requests are hot, and how they are answered without the web framework.
+
+The hot calls are those that a client makes for each unit of its work: take a permit, end it, renew it; and `/healthz`,
+which proxies ask all the time. They are answered by the same functions that the web framework answers them by
+(`headway.service.calls`). What is saved is the way there: no task, no messages of ASGI, no routing.
+
+Here is only the plainest form of a request: a known path, one `Host` that is accepted, a token that may do it, a body
+that is JSON and says so. Whatever else a request has (an `Origin`, a query, a body without a type, a token with too low
+a role, no JSON, a `wait`) goes to the application, which knows all the rules. So this file may miss a request that
+could be hot, and can never answer one otherwise than the application.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Coroutine
+from typing import Any, Final
+
+from headway.service.api import ENDPOINTS
+from headway.service.calls import ApiCall, Asked
+from headway.service.encoded import Encoded
+from headway.service.hosts import HostGuard
+from headway.service.messages import Acquire
+from headway.service.problems import Problem
+from headway.service.service import Service
+
+MOST_HOSTS: Final = 64
+"""How many values of `Host` are remembered as accepted."""
+
+_PERMIT: Final = re.compile(rb"/v1/permits/([A-Za-z0-9_-]{1,128})/(release|renew)")
+_FACTS: Final = frozenset({b"host", b"content-type", b"authorization", b"idempotency-key"})
+_UNUSUAL: Final = frozenset({b"origin", b"expect", b"transfer-encoding", b"upgrade"})
+
+Facts = dict[bytes, bytes]
+Work = Coroutine[Any, Any, Encoded]
+
+
+class HotCall:
+    """A hot call, and what its path names."""
+
+    __slots__ = ("call", "method", "params", "path", "role")
+
+    def __init__(self, call: ApiCall, path: str, params: dict[str, str]) -> None:
+        self.call = call
+        self.method = call.endpoint.method.encode()
+        self.role = call.endpoint.role
+        self.path = path
+        self.params = params
+
+
+class HotCalls:
+    """The hot calls of a service."""
+
+    def __init__(self, service: Service, origins: Collection[str] = ()) -> None:
+        self._service = service
+        self._guard = HostGuard(None, service.host, origins)
+        self._hosts: set[bytes] = set()
+        self._default_headers: list[tuple[bytes, bytes]] | None = None
+        self._default_lines = b""
+        calls = {
+            endpoint.path: ApiCall(service, endpoint)
+            for endpoint in ENDPOINTS
+            if endpoint.path in ("/v1/acquire", "/healthz") or endpoint.path.startswith("/v1/permits/")
+        }
+        self._of_permits = {
+            b"release": calls["/v1/permits/{id}/release"],
+            b"renew": calls["/v1/permits/{id}/renew"],
+        }
+        self._plain = {path.encode(): HotCall(calls[path], path, {}) for path in ("/v1/acquire", "/healthz")}
+
+    @property
+    def max_body(self) -> int:
+        return self._service.config.server.max_body
+
+    def default_lines(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        """The headers that the server gives to every answer. Their list is a new one each second, with the date."""
+        if headers is not self._default_headers:
+            self._default_headers = headers
+            self._default_lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+        return self._default_lines
+
+    def find(self, method: bytes, url: bytes) -> HotCall | None:
+        """The call that a request names; None for all that are not hot."""
+        found = self._plain.get(url)
+        if found is None:
+            match = _PERMIT.fullmatch(url)
+            if match is None:
+                return None
+            found = HotCall(self._of_permits[match[2]], url.decode(), {"id": match[1].decode()})
+        return found if found.method == method else None
+
+    def facts(self, hot: HotCall, headers: list[tuple[bytes, bytes]]) -> Facts | None:
+        """What a head says that counts here; None where the application has to answer."""
+        facts: Facts = {}
+        for name, value in headers:
+            if name in _FACTS:
+                if name in facts:
+                    return None
+                facts[name] = value
+            elif name in _UNUSUAL or (name == b"content-length" and not hot.call.has_body):
+                return None
+        return facts
+
+    def answer(self, hot: HotCall, facts: Facts, raw: bytes) -> Encoded | Work | None:
+        """The answer, or the work of making it; None where the application has to answer."""
+        token = self._admitted(hot, facts)
+        if token is None:
+            return None
+        call, body = hot.call, None
+        if call.has_body:
+            kind = facts.get(b"content-type")
+            if kind != b"application/json" and (raw or kind is not None):
+                return None
+            try:
+                body = call.decoded(raw)
+            except Problem:
+                return None
+            if isinstance(body, Acquire) and body.wait:
+                return None
+        key = facts.get(b"idempotency-key")
+        asked = Asked(
+            token=token,
+            method=call.endpoint.method,
+            path=hot.path,
+            params=hot.params,
+            idempotency_key=None if key is None else key.decode("latin-1"),
+        )
+        found = call.answered_at_once(asked, body)
+        return call.answered(call.carried_out(asked, raw, body)) if found is None else found
+
+    def _admitted(self, hot: HotCall, facts: Facts) -> str | None:
+        """The name of the token; empty where none is needed, None where the request is not admitted as it is."""
+        host = facts.get(b"host", b"")
+        if host not in self._hosts:
+            if self._guard.problem(host.decode("latin-1"), None) is not None:
+                return None
+            if len(self._hosts) >= MOST_HOSTS:
+                self._hosts.clear()
+            self._hosts.add(host)
+        if hot.role is None:
+            return ""
+        header = facts.get(b"authorization")
+        try:
+            return self._service.tokens.check(
+                None if header is None else header.decode("latin-1"), hot.role
+            ).name
+        except Problem:
+            return None
