@@ -37,8 +37,8 @@ PROMISES = {
     "what the remote says | feedback: Retry-After, RateLimit headers, 18 vendors": [
         "feedback/test_corpus.py::test_an_answer_is_read_as_the_corpus_says",
     ],
-    "Answers complete the permits, redirects count, retries wait in line; a 429 pauses all callers, and a limit that the "
-    "remote lowers is kept after one round of refusals, stated or not:": [
+    "Answers complete the permits, redirects count, retries wait in line; a 429 pauses all callers, and a limit that "
+    "the remote lowers is kept after one round of refusals, stated or not:": [
         "integrations/test_clients.py::test_two_hundred_calls_at_once_are_never_refused",
         "integrations/test_clients.py::test_a_redirect_is_another_call",
         "integrations/test_clients.py::test_a_call_that_is_refused_pauses_the_limiter",
