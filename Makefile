@@ -36,7 +36,8 @@ check: $(VENV)/.check $(FORM)  ## lint (also of Lua), types, layers, public name
 	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_public_api.py tests/test_docs.py \
 		tests/test_english.py tests/test_limit_strings.py tests/test_readme.py
 	@echo "headway: Lua" && $(BIN)/python -m pytest -q tests/redis/test_lua.py
-	@echo "headway: docstrings" && HEADWAY_PURE=1 $(BIN)/python -m pytest -q --doctest-modules src
+	@# Django's modules are not imported without settings; those of a module that has none will do.
+	@echo "headway: docstrings" && HEADWAY_PURE=1 DJANGO_SETTINGS_MODULE=headway $(BIN)/python -m pytest -q --doctest-modules src
 
 bench: $(VENV)/.bench $(FORM)  ## measure against the peers
 	@$(BIN)/python -m bench

@@ -11,6 +11,7 @@ from typing import Any
 
 from headway import Permit, Status
 from headway.integrations.inbound import Admission, Inbound
+from headway.integrations.refusals import Refusal
 
 
 class Charges:
@@ -25,9 +26,10 @@ class Charges:
     >>> charges.end()
     """
 
-    __slots__ = ("_away", "_taken")
+    __slots__ = ("_away", "_taken", "refusal")
 
     def __init__(self) -> None:
+        self.refusal: Refusal | None = None
         self._taken: list[tuple[Inbound, Permit]] = []
         self._away = False
 
@@ -36,18 +38,20 @@ class Charges:
         """The permits, in the order of the limits."""
         return [permit for _, permit in self._taken]
 
-    def admit(self, inbound: Inbound, request: Any) -> Admission:
-        """Ask one more limit, for a thread; a refusal gives everything back."""
-        return self._note(inbound, inbound.admit(request, away=self._away))
+    def admit(self, inbound: Inbound, request: Any, *, block: bool = True) -> Admission:
+        """Ask one more limit, for a thread; a refusal gives everything back, unless it does not `block`."""
+        return self._note(inbound, inbound.admit(request, away=self._away), block)
 
-    async def admit_async(self, inbound: Inbound, request: Any) -> Admission:
+    async def admit_async(self, inbound: Inbound, request: Any, *, block: bool = True) -> Admission:
         """Ask one more limit, for a task."""
-        return self._note(inbound, await inbound.admit_async(request, away=self._away))
+        return self._note(inbound, await inbound.admit_async(request, away=self._away), block)
 
-    def _note(self, inbound: Inbound, admission: Admission) -> Admission:
+    def _note(self, inbound: Inbound, admission: Admission, block: bool) -> Admission:
         self._away = self._away or admission.away
         if admission.refusal is not None:
-            self.cancel()
+            if block:
+                self.refusal = admission.refusal
+                self.cancel()
         elif admission.permit is not None:
             self._taken.append((inbound, admission.permit))
         return admission
@@ -67,6 +71,8 @@ class Charges:
                 charged.append((inbound, permit))
             elif permit.ended is None:
                 permit.cancel()
+        if self.refusal is not None:
+            return {name: text for name, text in self.refusal.headers.items() if "RateLimit" in name}
         return _headers(charged)
 
     def headers(self) -> dict[str, str]:
