@@ -13,12 +13,15 @@ ifneq ($(PXD),$(strip $(shell cat $(FORM) 2>/dev/null)))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench build clean
+.PHONY: help run demo test check bench build clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-run: $(FORM)  ## install into .venv and show what headway does
+run: $(FORM)  ## install into .venv and start the service, with a demo limit and a demo gate under gentle traffic
+	@$(BIN)/headway try
+
+demo: $(FORM)  ## watch headway keep a strict limit, and a token bucket break it
 	@$(BIN)/headway demo
 
 test: $(VENV)/.test $(FORM)  ## the whole suite, then what is compiled once more in the interpreted form
@@ -69,7 +72,7 @@ $(VENV)/.made:
 $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "headway: installing (run)"
 	@$(PIP) setuptools Cython
-	@HEADWAY_NO_EXT=1 $(PIP) --no-build-isolation --editable '.[cli]' && touch $@
+	@HEADWAY_NO_EXT=1 $(PIP) --no-build-isolation --editable '.[cli,server,embedded]' && touch $@
 
 $(VENV)/.test $(VENV)/.check $(VENV)/.bench: $(VENV)/.%: $(VENV)/.run
 	@echo "headway: installing ($*)"

@@ -15,6 +15,7 @@ from headway.cli.lab import app as lab
 from headway.cli.lab_prefetch import prefetch
 from headway.cli.pace import pace, plot
 from headway.cli.serve import serve
+from headway.cli.try_service import try_service
 
 app = typer.Typer(
     name="headway",
@@ -28,6 +29,7 @@ app.command()(demo)
 app.command()(explain)
 app.command()(pace)
 app.command()(serve)
+app.command("try")(try_service)
 
 try:
     from headway.cli.inspect import inspect, reset

@@ -524,7 +524,8 @@ class BackgroundWorker:
             except (HeadwayError, *CONNECTION_ERRORS) as error:
                 if self.stopped:
                     return  # type: ignore[unreachable] # stopped by another thread
-                if self._listener_may_end():
+                # At the end of the process an embedded server ends first, which is no news.
+                if engine.ending or self._listener_may_end():
                     return
                 engine.log_once(error)
                 time.sleep(1.0 if isinstance(error, Rejected) else 0.2)

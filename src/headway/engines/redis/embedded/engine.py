@@ -6,8 +6,10 @@ takes time: the first call waits for as long as that takes, and only then within
 
 from __future__ import annotations
 
+import atexit
+
 from headway.engines.redis.embedded.server import SharedServer
-from headway.engines.redis.engine import Engine
+from headway.engines.redis.engine import Engine, flush_at_exit
 from headway.engines.redis.net.address import Address
 from headway.engines.redis.net.connectors import Connector, connections_of
 from headway.engines.redis.net.pool import Unreachable
@@ -45,3 +47,7 @@ class EmbeddedEngine(Engine):
         Engine.close(self)
         self.tenancy.close()
         self._moved_in = False
+
+
+# What was registered last runs first: releases are sent before the server is left, which may be its end.
+atexit.register(flush_at_exit)

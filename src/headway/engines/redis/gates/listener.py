@@ -239,7 +239,8 @@ class GateListener:
                     self._listen(waker)
                     continue
                 except (HeadwayError, *CONNECTION_ERRORS) as error:
-                    if not self.stopped:
+                    # At the end of the process an embedded server ends first, which is no news.
+                    if not self.stopped and not self.engine.ending:
                         self.engine.log_once(error)
                     pause = REFUSED_RETRY if isinstance(error, Rejected) else RETRY
                 except Exception:
