@@ -77,14 +77,17 @@ def pytest_make_collect_report():
 
 def open_engines():
     """Which shared engines this process has opened by their address."""
-    engines = sys.modules.get("headway.engines.redis")
-    return set() if engines is None else set(engines._engines)
+    return {
+        (package, address)
+        for package in ("headway.engines.http", "headway.engines.redis")
+        for address in getattr(sys.modules.get(package), "_engines", ())
+    }
 
 
 def close_engines(kept):
     """Close those that have been opened since."""
-    for address in open_engines() - kept:
-        sys.modules["headway.engines.redis"]._engines.pop(address).close()
+    for package, address in sorted(open_engines() - kept):  # those that speak to another one first
+        sys.modules[package]._engines.pop(address).close()
 
 
 @pytest.fixture(autouse=True)

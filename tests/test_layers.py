@@ -35,7 +35,7 @@ LAYERS = (
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 
 # Engines that front ends reach by their URI alone. `memory` is none: the compiled fast path needs its C types.
-SHARED_ENGINES = ("headway.engines.redis",)
+SHARED_ENGINES = ("headway.engines.redis", "headway.engines.http")
 
 # core is pure: time comes as an argument, and there is nothing to wait for, to draw or to tell.
 IMPURE = {"time", "threading", "asyncio", "random", "logging", "socket", "os", "_thread", "secrets"}

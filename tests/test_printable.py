@@ -10,8 +10,8 @@ from headway import Limiter
 from headway.clock import SYSTEM
 from headway.engines.redis.engine import Engine
 from headway.engines.redis.net.connectors import Connector, SentinelConnector
-from headway.engines.redis.net.repeated_log import RepeatedLog
 from headway.engines.redis.net.server_checks import server_checks
+from headway.engines.repeated_log import RepeatedLog
 from headway.engines.uri import public
 from headway.errors import EngineUnavailable, InvalidArgument, LimiterClosed, LimitMismatch, RateLimited
 from headway.printable import printable

@@ -87,6 +87,29 @@ def redis() -> Iterator[str]:
         yield f"{server.url}?lease={LEASE}"
 
 
+@contextmanager
+def http() -> Iterator[str]:
+    """`headway serve` on an embedded engine, in a thread: tests that set the time reach its engine."""
+    from tests.service.serving import serving_on
+
+    with contextlib.ExitStack() as stack:
+        behind, other = stack.enter_context(embedded()), stack.enter_context(embedded())
+        uri = f"{stack.enter_context(serving_on(behind))}?lease={LEASE}"
+        BEHIND[uri] = behind
+        HASTY[uri] = f"{stack.enter_context(serving_on(with_short_lease(other)))}?lease=1"
+        yield uri
+
+
+def with_short_lease(uri: str) -> str:
+    return uri.replace(f"lease={LEASE}", "lease=1")
+
+
+BEHIND: dict[str, str] = {}
+"""The engine of a service, by the service's URI."""
+HASTY: dict[str, str] = {}
+"""Another service whose engine has a short lease: the client's is not the engine's."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """A row of the table: how to start an engine, and where DESIGN.md lets it differ."""
@@ -107,6 +130,7 @@ ENGINES = (
     Engine("memory", memory, shared=False, keeps_promised_times=False, lateness=False, options={}),
     Engine("embedded", embedded),
     Engine("redis", redis),
+    Engine("http", http),
 )
 
 _numbers = itertools.count()
@@ -213,7 +237,7 @@ def timed_gate(
         clock = ManualClock()
         yield lambda *args, **options: open_gate(*args, clock=clock, **options), clock_setter(clock)
         return
-    opened: Any = open_engine(uri, 10)
+    opened: Any = open_engine(BEHIND.get(uri, uri), 10)
     opened.fixed_time = START
 
     def set_time(seconds: float) -> None:
@@ -240,7 +264,8 @@ def hasty(make: Callable[..., Limiter], uri: str) -> Callable[..., Limiter]:
     A permit that is dropped is ended by the process that had it, when it next looks after its leases; and the transit
     of one that nothing is heard of begins when its lease ends.
     """
-    return lambda limit, **options: make(limit, engine=uri.replace(f"lease={LEASE}", "lease=1"), **options)
+    engine = HASTY.get(uri) or with_short_lease(uri)
+    return lambda limit, **options: make(limit, engine=engine, **options)
 
 
 @pytest.fixture

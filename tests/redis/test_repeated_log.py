@@ -5,7 +5,7 @@ import contextlib
 import logging
 
 from headway import EngineUnavailable, Limiter
-from headway.engines.redis.net.repeated_log import RepeatedLog
+from headway.engines.repeated_log import RepeatedLog
 
 OOM = "OOM command not allowed when used memory > 'maxmemory'. script: {sha}, on @user_script:{line}."
 

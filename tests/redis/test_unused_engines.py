@@ -13,8 +13,9 @@ import redis
 from tests.redis.servers import HOST
 
 from headway import EngineUnavailable, Limiter, redis_engine
-from headway.engines.redis import _engines, unused
-from headway.engines.redis.unused import _watched
+from headway.engines import unused
+from headway.engines.redis import _engines
+from headway.engines.unused import _watched
 from waiting import NEVER, wait_until
 
 pytestmark = pytest.mark.realtime

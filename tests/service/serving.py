@@ -1,12 +1,16 @@
 """A service on a loopback port, in a thread of the test, and requests to it byte for byte."""
 
+import asyncio
 import http.client
 import json
 import threading
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from headway.service.config import parse_config
 from headway.service.running import Server, listen, url_of, uvicorn_config
+from headway.service.service import Service
+from headway.service.web import web_app
 from waiting import NEVER
 
 
@@ -66,3 +70,44 @@ def serving(app):
         thread.join(NEVER)
         listener.close()
     assert not thread.is_alive()
+
+
+@contextmanager
+def serving_on(engine, config=""):
+    """The URL of a whole service on this engine, in a thread."""
+    listener = listen("127.0.0.1", 0)
+    ready = threading.Event()
+    failed: list[BaseException] = []
+    ends: list[Any] = []
+
+    async def main():
+        service = Service(parse_config(config, "served.toml", {}), engine=engine)
+        try:
+            await service.start()
+            server = Server(uvicorn_config(web_app(service)), ready.set)
+            ends.append((asyncio.get_running_loop(), server, service))
+            await server.serve([listener])
+        finally:
+            await service.close()
+
+    def run():
+        try:
+            asyncio.run(main())
+        except BaseException as error:  # noqa: BLE001 - the test's own thread reports it
+            failed.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert ready.wait(NEVER)
+        assert not failed, failed
+        yield url_of(listener)
+    finally:
+        for loop, server, service in ends:
+            server.should_exit = True
+            loop.call_soon_threadsafe(service.remote.close)
+        thread.join(NEVER)
+        listener.close()
+    assert not thread.is_alive()
+    assert not failed, failed

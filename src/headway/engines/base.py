@@ -279,6 +279,9 @@ class LimiterTerms:
     """Told (kind, key, seconds) of a quarantine."""
     lease_ttl_ns: int = 0
     """The longest time for which its clients hold tokens without a word; 0: they hold none."""
+    declared_ns: int | None = None
+    """When these limits were declared, where that was before now: of several limits of one name the last one governs.
+    By a wall clock, as `Ledgers.declared_ns` said it."""
 
 
 class Ledgers(Protocol):
@@ -332,6 +335,10 @@ class Ledgers(Protocol):
 
     def set_limit(self, text: str, rules: tuple[Rule, ...]) -> None:
         """Keep other rules of the same kinds from now on."""
+
+    @property
+    def declared_ns(self) -> int:
+        """When its limits were declared, for a client that opens the limiter again (`LimiterTerms.declared_ns`)."""
 
     def close(self) -> None:
         """End every wait with `LimiterClosed`."""

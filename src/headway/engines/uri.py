@@ -25,10 +25,14 @@ SCHEMES = dict.fromkeys(
     ),
     _REDIS,
 )
+SCHEMES |= dict.fromkeys(("http", "https"), "headway.engines.http")
 NEEDS = {_REDIS: (("redis", "hiredis"), "pip install 'redis[hiredis]'")}
 """What a package imports that may not be installed, and how to get it."""
 
-SHARED = "redis://, redis+sentinel://, redis+cluster://, unix://, embedded:// (rediss for TLS, or valkey for redis)"
+SHARED = (
+    "redis://, redis+sentinel://, redis+cluster://, unix://, embedded://, http:// "
+    "(rediss and https for TLS, or valkey for redis)"
+)
 KNOWN = f"memory://, {SHARED}"
 HOST = r"(?:\[[^][@/]*\]|[^][:@/]*)(?::\d{1,5})?"
 HOSTS = re.compile(f"{HOST}(?:,{HOST})*")
@@ -105,7 +109,7 @@ def open_scanner(uri: str, timeout: float) -> Any:
 
 
 def _package(name: str, shown: str) -> Any:
-    modules, install = NEEDS[name]
+    modules, install = NEEDS.get(name, ((), ""))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -99,6 +99,8 @@ TYPES: Final[dict[str, tuple[int, str]]] = {
     "no-token": (401, "a token is needed"),
     "role-too-low": (403, "the role of this token may not do that"),
     "slow-body": (408, "the body did not come in time"),
+    "unknown-session": (410, "the session is not known"),
+    "too-many-sessions": (503, "too many clients have a session"),
     "too-many-waiting": (503, "too many requests are waiting"),
     "too-many-permits": (503, "too many permits are out"),
     "too-many-watchers": (503, "too many watch this server"),

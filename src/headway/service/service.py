@@ -26,6 +26,7 @@ from headway.service.hosts import is_loopback
 from headway.service.limits import Limits
 from headway.service.metrics import Metrics
 from headway.service.permits import HeldPermits
+from headway.service.remote.sessions import Sessions
 from headway.service.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Service:
         self.tokens = Tokens(config.tokens)
         self.gates: dict[str, Once] = {}
         self.envoy: EnvoyRules | None = None
+        self.remote = Sessions(self.engine)
         check_exposure(config, self.host, insecure, file)
 
     async def start(self) -> None:
@@ -131,15 +133,19 @@ class Service:
     async def drain(self, seconds: float) -> None:
         """Grant nothing more, end every wait, and give clients so long to end their permits."""
         self.decider.end_waits()
+        self.remote.drain()
         try:
             async with asyncio.timeout(seconds):
                 await self.permits.all_ended()
+                await self.remote.all_ended()
         except TimeoutError:
             _log.warning("%d permits were still out when the server ended", len(self.permits))
+        self.remote.close()
 
     async def close(self) -> None:
         """Release what is held, and close everything."""
         self.decider.end_waits()
+        self.remote.close()
         self.permits.abandon_all()
         await self.limits.close()
         if self.envoy is not None:

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headway.engines.wire import PATH
 from headway.errors import HeadwayError
 from headway.once import stomp_app
 from headway.service.api import ENDPOINTS, Answer, Endpoint
@@ -33,6 +34,7 @@ from headway.service.hosts import HostGuard
 from headway.service.live import Sampler, live_routes
 from headway.service.openapi import CALLS
 from headway.service.problems import PROBLEM_HANDLERS
+from headway.service.remote.routes import ROLE, remote_routes
 from headway.service.service import Service
 from headway.service.tokens import TokenGuard
 
@@ -64,6 +66,7 @@ def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
     ]
     routes += [*gate_routes(service.gates), *routes_of_stomp(gates_on_stomp), *live_routes(service, sampler)]
     routes += [*console_routes(), json_route(service)]
+    routes += remote_routes(service.remote, service.config.server.max_body)
     return Starlette(
         routes=routes,
         middleware=[
@@ -87,6 +90,8 @@ def role_of(method: str, path: str) -> str | None:
     """
     if is_console(path):
         return None
+    if path.startswith(PATH):
+        return ROLE
     known = [(own, role) for own, pattern, role in _PATTERNS if pattern.fullmatch(path)]
     for own, role in known:
         if own == method or (method == "HEAD" and own == "GET"):

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hiredis import ReplyError
 
 from headway.clock import SYSTEM
-from headway.core.limits import AllOf, Limit, Spacing
+from headway.core.limits import Limit
 from headway.core.rules import check_exact, rules_of
 from headway.engines import base
+from headway.engines.lateness import late_spacing
 from headway.engines.redis.client.background import BackgroundWorker
 from headway.engines.redis.client.releases import PendingRelease
 from headway.engines.redis.client.requests import Release
@@ -32,11 +33,11 @@ from headway.engines.redis.net.connections import CONNECTION_ERRORS, exchange, e
 from headway.engines.redis.net.connectors import Connector, connectors_to
 from headway.engines.redis.net.pool import ServerPool
 from headway.engines.redis.net.pubsub import Subscription
-from headway.engines.redis.net.repeated_log import RepeatedLog
 from headway.engines.redis.net.server_checks import server_checks
 from headway.engines.redis.script.protocol import TICK, command
-from headway.engines.redis.unused import EngineUsers
-from headway.errors import EngineUnavailable, InvalidArgument, seconds_text
+from headway.engines.repeated_log import RepeatedLog
+from headway.engines.unused import EngineUsers
+from headway.errors import EngineUnavailable
 from headway.forks import on_fork
 
 if TYPE_CHECKING:
@@ -147,6 +148,14 @@ class Engine(base.Engine):
         self.worker = BackgroundWorker(self)
         self.gates = GateListener(self)
 
+    def hurry(self) -> bool:
+        """Deliver what is still to be delivered; whether there is something."""
+        return self.worker.hurry()
+
+    def stop(self) -> None:
+        """Begin nothing any more."""
+        self.worker.stopped = True
+
     def rules_of(self, limit: Limit) -> tuple[Rule, ...]:
         """The rules of a limit by the server's clock, in numbers that its scripts can compute with."""
         rules = rules_of(limit, TICK, self.drift_ppm, TICK, self.lease_ns)
@@ -155,24 +164,7 @@ class Engine(base.Engine):
 
     def adapt(self, limit: Limit, *, measure: bool = True) -> Limit:
         """A `Spacing` whose waiters may be a little late: waking up takes time, and so does the round trip."""
-        if isinstance(limit, AllOf):
-            return AllOf(*(self.adapt(part, measure=measure) for part in limit.limits))
-        if not isinstance(limit, Spacing) or not limit.strict:
-            return limit
-        least = 2 * self.round_trip_ns(measure)
-        if limit.expire_after_ns is None:
-            allowance = max(limit.interval_ns // 100, least, 3_000_000)
-            return Spacing(
-                f"{limit.interval_ns}ns", max_reserved=limit.max_reserved, expire_after=f"{allowance}ns"
-            )
-        if limit.expire_after_ns < least:
-            raise InvalidArgument(
-                "expire_after",
-                limit.expire_after_ns / 1e9,
-                f"at least {seconds_text(least / 1e9)}, twice the round trip to {self.address}: "
-                "with less, every slot has expired before its holder hears of it",
-            )
-        return limit
+        return late_spacing(limit, lambda: 2 * self.round_trip_ns(measure), self.address)
 
     # -- names -------------------------------------------------------------------------------------------
 

@@ -127,5 +127,9 @@ class RedisLedgers:
             ledger.visited = 0
         self.registry.engine.worker.wake()
 
+    @property
+    def declared_ns(self) -> int:
+        return int(self.registry.generation) * TICK
+
     def close(self) -> None:
         self.registry.close()

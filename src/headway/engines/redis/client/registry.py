@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -21,6 +20,7 @@ from headway.engines.redis.cluster.pause import ClusterPause
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK
 from headway.engines.redis.script.scripts import BUCKET, SPACING, Script, ledger_script
+from headway.engines.weak_methods import weak_method
 from headway.forks import on_fork
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class LimiterRegistry(LedgerTerms):
         self._wall = (0.0, 0)
         self._stretch = 1 + clock.drift_ppm / 1e6 + engine.drift_ppm / 1e6
         self._resolution = max(1, int(clock.resolution * 1e9))
-        self.declare(terms.text, terms.rules)
+        self.declare(terms.text, terms.rules, terms.declared_ns)
         registries.add(self)
 
     def begin(self) -> None:
@@ -118,12 +118,12 @@ class LimiterRegistry(LedgerTerms):
                 acquire.void = True
             acquire.wake()
 
-    def declare(self, text: str, rules: tuple[Rule, ...]) -> None:
+    def declare(self, text: str, rules: tuple[Rule, ...], declared_ns: int | None = None) -> None:
         """Keep these limits from now on; of several declarations the last one governs."""
         self.text = text.encode()
         self.past_texts.add(self.text)
         self.rules = rules
-        self.generation = float(time.time_ns() // TICK)
+        self.generation = float((time.time_ns() if declared_ns is None else declared_ns) // TICK)
         self._renew()
 
     def _renew(self) -> None:
@@ -389,20 +389,6 @@ class LimiterRegistry(LedgerTerms):
             case ConcurrencyRule():
                 return rule.lease
         return self.lease
-
-
-def weak_method(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The same method, without keeping its object alive; None instead of a result when the object is gone."""
-    owner = getattr(method, "__self__", None)
-    if owner is None:
-        return method
-    reference, name = weakref.ref(owner), method.__name__  # a compiled method is no `types.MethodType`
-
-    def call(*arguments: Any) -> Any:
-        alive = reference()
-        return None if alive is None else getattr(alive, name)(*arguments)
-
-    return call
 
 
 def holds(rule: Rule) -> bool:

@@ -17,13 +17,31 @@ import threading
 import time
 import weakref
 from _thread import allocate_lock, start_new_thread
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headway.clock import SYSTEM
 from headway.forks import on_fork
 
-if TYPE_CHECKING:
-    from headway.engines.redis.engine import Engine
+
+class Closable(Protocol):
+    """What is asked of an engine that is closed when it is unused."""
+
+    lease_ns: int
+
+    @property
+    def closed(self) -> bool: ...
+
+    def hurry(self) -> bool:
+        """Deliver what is still to be delivered; whether there is something."""
+
+    def stop(self) -> None:
+        """Begin nothing any more."""
+
+    def open_again(self) -> None:
+        """A limiter is to use it that was made before it was closed for want of users."""
+
+    def close(self) -> None: ...
+
 
 log = logging.getLogger("headway")
 
@@ -39,7 +57,7 @@ _running = allocate_lock()
 class EngineUsers:
     """The limiters that use one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Closable) -> None:
         self._engine = weakref.ref(engine)
         self._tokens: dict[object, None] = {}
         # Whether it is closed when it is unused; an engine that the user has made and may hold is not.
@@ -94,13 +112,13 @@ class EngineUsers:
         idle = SYSTEM.now() - self._since
         if idle < LINGER_NS:
             return
-        if idle < LINGER_NS + 2 * engine.lease_ns and engine.worker.hurry():
+        if idle < LINGER_NS + 2 * engine.lease_ns and engine.hurry():
             return
         with self._lock:
             if self._tokens or engine.closed:
                 return
             self._let_go = True
-            engine.worker.stopped = True
+            engine.stop()
             _watched.pop(id(self), None)
         engine.close()
 
