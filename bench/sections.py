@@ -1,6 +1,6 @@
 """All that `make bench` measures, in this order: peers last, because some of them start threads."""
 
-from bench import calls, clients, crowd, keys, llm, once, pacer, peers, prefetch, redis, stomp, waiters
+from bench import calls, clients, crowd, keys, llm, once, pacer, peers, prefetch, redis, rls, stomp, waiters
 from bench.figure import Section
 
 SECTIONS: tuple[Section, ...] = (
@@ -13,6 +13,7 @@ SECTIONS: tuple[Section, ...] = (
     stomp.SECTION,
     clients.SECTION,
     llm.SECTION,
+    rls.SECTION,
     waiters.SECTION,
     pacer.SECTION,
     peers.SECTION,
