@@ -1,6 +1,21 @@
 """All that `make bench` measures, in this order: peers last, because some of them start threads."""
 
 from bench import calls, clients, crowd, keys, llm, once, pacer, peers, prefetch, redis, rls, stomp, waiters
+from bench import (
+    calls,
+    clients,
+    crowd,
+    keys,
+    llm,
+    once,
+    pacer,
+    peers,
+    prefetch,
+    redis,
+    service,
+    stomp,
+    waiters,
+)
 from bench.figure import Section
 
 SECTIONS: tuple[Section, ...] = (
@@ -11,6 +26,7 @@ SECTIONS: tuple[Section, ...] = (
     prefetch.SECTION,
     once.SECTION,
     stomp.SECTION,
+    service.SECTION,
     clients.SECTION,
     llm.SECTION,
     rls.SECTION,

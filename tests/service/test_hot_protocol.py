@@ -8,7 +8,8 @@ import pytest
 from tests.service.wires import HEALTH, PLAIN, acquire, kinds, request, served
 
 from headway.service.bodies import BODY_SECONDS
-from headway.service.hot import MOST_HOSTS
+from headway.service.config import TokenConfig
+from headway.service.hot import LONGEST_HEAD, MOST_HEADS, MOST_HOSTS
 from headway.service.protocol import MAX_PIPELINED, READ_ON
 from headway.service.running import KEEP_ALIVE
 from headway.testing import run
@@ -371,3 +372,122 @@ def test_only_so_many_hosts_are_remembered():
         assert server.asked == []
 
     serve(test)
+
+
+# -- heads that are known --------------------------------------------------------------------------------
+
+
+class Unused:
+    """In the place of a parser that must not be asked."""
+
+    def feed_data(self, data):
+        raise AssertionError(data)
+
+
+def granted(server, name="window"):
+    return server.service.limits.find(name).granted
+
+
+def test_a_head_that_was_read_before_is_not_parsed_again():
+    async def test(server):
+        first = server.connect()
+        first.send(acquire(b'{"limit": "window", "key": "a"}'))
+        other = server.connect()
+        other.protocol.parser = Unused()
+        for key in "bcd":
+            other.send(acquire(b'{"limit": "window", "key": "%b"}' % key.encode()))
+        other.send(acquire(b'{"limit": "window", "key": "b"}') * 3)
+        found = other.answers().found
+        assert [json.loads(said.body)["status"]["remaining"] for said in found] == [999] * 3 + [998, 997, 996]
+        with pytest.raises(AssertionError, match="limit"):
+            other.send(acquire(b'{"limit": "window"}'))  # another length is another head
+
+    serve(test)
+
+
+def test_a_known_head_is_known_only_where_a_request_begins():
+    """Within a body, behind an empty line, or in pieces, the parser decides, and what it says is answered."""
+
+    async def test(server):
+        body = b'{"limit": "window"}'
+        known = acquire(body)
+        head = known[: -len(body)]
+        server.connect().send(known)
+        assert list(server.config.http_protocol_class.keywords["hot"].heads) == [head]
+        outer = acquire(b'{"limit": "window", "key": "' + b"x" * len(known) + b'"}')
+        smuggled = outer.replace(b"x" * len(known), known)
+        connection = server.connect()
+        connection.send(smuggled)  # no JSON: it has line ends within a string
+        (said,) = await connection.after(1)
+        assert json.loads(said.body)["type"] == "urn:headway:bad-json"
+        assert granted(server) == 1, "what stands in a body is no request"
+        for pieces in ([b"\r\n", known], [b"\r\n" + known], [head, body], [known + head, body]):
+            connection = server.connect()
+            for piece in pieces:
+                connection.send(piece)
+            wanted = 2 if pieces[0].startswith(known) else 1
+            assert kinds(await connection.after(wanted)) == ["granted"] * wanted, pieces
+        before = granted(server)
+        connection = server.connect()
+        connection.send(known + b"\x00 no http\r\n\r\n")
+        await asyncio.sleep(1)
+        assert [said.status for said in connection.answers().found] == [200, 400]
+        assert granted(server) == before + 1
+
+    serve(test)
+
+
+def test_a_known_head_behind_a_call_of_the_application_keeps_its_place():
+    async def test(server):
+        server.connect().send(TAKE)
+        connection = server.connect()
+        connection.send(acquire(b'{"limit": "one"}') + WAIT)
+        await asyncio.sleep(1)
+        connection.send(TAKE)
+        await asyncio.sleep(1)
+        assert len(connection.answers().found) == 1
+        await asyncio.sleep(60)
+        assert kinds(connection.answers().found) == ["granted"] * 3
+
+    serve(test)
+
+
+def test_heads_that_are_remembered_are_bounded_and_plain():
+    async def test(server):
+        heads = server.config.http_protocol_class.keywords["hot"].heads
+        body = b'{"limit": "window"}'
+        for lines, version in (
+            ((*PLAIN, ("Connection", "close")), "1.1"),
+            (PLAIN, "1.0"),
+            ((*PLAIN, ("X-Long", "x" * LONGEST_HEAD)), "1.1"),
+            ((*PLAIN, ("Origin", "http://localhost")), "1.1"),
+        ):
+            connection = server.connect()
+            connection.send(request("POST", "/v1/acquire", body, headers=lines, version=version))
+            assert (await connection.after(1))[0].status == 200
+            assert heads == {}
+        for number in range(MOST_HEADS + 10):
+            connection = server.connect()
+            connection.send(request("POST", "/v1/acquire", body, headers=(*PLAIN, ("X-Number", str(number)))))
+            assert connection.wire.written
+            connection.leave()
+        assert 0 < len(heads) <= MOST_HEADS
+
+    serve(test)
+
+
+def test_tokens_are_checked_for_known_heads_too():
+    text = LIMITS + '[tokens.user]\ntoken = "a-token-that-is-long-enough"\nrole = "use"\n'
+
+    async def test(server):
+        lines = (*PLAIN, ("Authorization", "Bearer a-token-that-is-long-enough"))
+        data = request("POST", "/v1/acquire", b'{"limit": "window"}', headers=lines)
+        connection = server.connect()
+        connection.send(data * 2)
+        connection.send(data)
+        assert [said.status for said in connection.answers().found] == [200] * 3
+        server.service.tokens.replace({"other": TokenConfig("other", b"x" * 32, "use")})
+        connection.send(data)
+        assert [said.status for said in await connection.after(4)] == [200] * 3 + [401]
+
+    serve(test, text)

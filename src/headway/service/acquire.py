@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from headway.service.metrics import Metrics
     from headway.service.permits import HeldPermits
 
-UNKNOWN_RESET = 60.0
-"""Seconds for which a key is counted when it is not known until when its ledger is used."""
 FULL_RETRY = 1.0
 
 
@@ -62,6 +60,7 @@ class Decided(Struct, frozen=True):
     head: bytes
     permit: Permit | None
     seconds: float
+    served: ServedLimit
 
 
 class Decider:
@@ -143,12 +142,9 @@ class Decider:
                 decided.permit.cancel()
 
     def _count(self, decided: Decided) -> None:
-        grant = decided.grant
-        if grant.would_deny is None:
-            served = self._limits.get(grant.limit)
-            if served is not None:
-                served.granted += 1
-            self._metrics.granted(grant.limit, decided.seconds)
+        if decided.grant.would_deny is None:
+            decided.served.granted += 1
+            self._metrics.granted(decided.served.config.name, decided.seconds)
 
     def end_waits(self) -> None:
         """Grant nothing any more, and end every wait."""
@@ -173,7 +169,7 @@ class Decider:
             return None
         limiter = served.limiter
         if limiter is None:
-            return Decided(Grant(limit=served.name), b"", None, 0.0)
+            return Decided(Grant(served.name), b"", None, 0.0, served)
         started = self._now()
         if limiter._shared is not None or not served.keys.admits(take.key, started):
             return None
@@ -209,7 +205,7 @@ class Decider:
         if isinstance(permit, Denied):
             return self._refused(served, take, standing(permit.status), permit.reason, None, started)
         if permit is None:
-            return Decided(Grant(limit=served.name), b"", None, self._now() - started)
+            return Decided(Grant(served.name), b"", None, self._now() - started, served)
         try:
             found = await _standing(permit)
         except BaseException:
@@ -264,17 +260,19 @@ class Decider:
             return later("too-many-permits", "this server holds no more permits", FULL_RETRY)
         now = self._now()
         config = served.config
-        served.keys.note(take.key, now + reset_or(found, max(UNKNOWN_RESET, config.lease)))
+        served.keys.note(take.key, now + reset_or(found, config.lease))
         waited = now - started if isinstance(take, Acquire) and take.wait else 0.0
         message, head = (None, b"") if found is None else (found.message, found.head)
         if not kept:
-            within = seconds(permit.expires_in)
-            grant = Grant(limit=config.name, spend_within=within, waited=waited, status=message)
+            within = permit.expires_in
+            grant = Grant(
+                config.name, True, None, None, None if within == math.inf else within, waited, None, message
+            )
         else:
             lease = take.lease or config.lease
             id = self._permits.add(config.name, permit, lease)
             grant = Grant(limit=config.name, permit=id, expires_in=lease, waited=waited, status=message)
-        return Decided(grant, head, permit, now - started)
+        return Decided(grant, head, permit, now - started, served)
 
     def _refused(
         self,
@@ -289,12 +287,13 @@ class Decider:
         now = self._now()
         config = served.config
         if found is not None:
-            served.keys.note(take.key, now + reset_or(found, max(UNKNOWN_RESET, config.lease)))
+            served.keys.note(take.key, now + reset_or(found, config.lease))
         served.denied += 1
         self._metrics.denied(config.name, reason, now - started, shadow=config.shadow)
         if config.shadow:
             message = None if found is None else found.message
-            return Decided(Grant(limit=config.name, would_deny=reason, status=message), b"", None, 0.0)
+            grant = Grant(config.name, would_deny=reason, status=message)
+            return Decided(grant, b"", None, 0.0, served)
         if isinstance(error, EngineUnavailable):
             return error
         if error is not None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.service.answers import fingerprint
 from headway.service.api import Answer, Call, Endpoint
-from headway.service.encoded import Encoded
+from headway.service.encoded import JSON, Encoded
 from headway.service.messages import ENCODER, MAX_ID, Acquire
 from headway.service.problems import Problem, problem_of
 from headway.service.service import Service
@@ -44,10 +44,8 @@ class ApiCall:
         self._service = service
         self._handler = endpoint.handler
         self._decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
-
-    @property
-    def has_body(self) -> bool:
-        return self._decoder is not None
+        self.has_body = endpoint.body is not None
+        self._answers = service.metrics.answers_of(endpoint.path)
 
     def decoded(self, raw: bytes) -> Any:
         """The body, checked; raises a `Problem`. Nothing is the same as {}."""
@@ -104,32 +102,31 @@ class ApiCall:
         self.count(found)
         return found
 
-    def answered_at_once(self, asked: Asked, body: Any) -> Encoded | None:
+    def answered_at_once(self, params: Mapping[str, str], key: str | None, body: Any) -> Encoded | None:
         """The answer, where it needs nothing that has to be waited for; None where it does, or has an id."""
-        if asked.idempotency_key is not None or getattr(body, "id", None) is not None:
+        if key is not None or getattr(body, "id", None) is not None:
             return None
+        found: Encoded
         try:
-            found = self._at_once(asked, body)
+            if isinstance(body, Acquire):
+                decided = self._service.decider.acquire_at_once(body)
+                if decided is None:
+                    return None
+                if isinstance(decided, HeadwayError):
+                    found = problem_of(decided).encoded()
+                else:
+                    found = Encoded(200, decided.head, JSON, ENCODER.encode(decided.grant))
+            else:
+                work = self._handler(self._service, Call(params, {}, body))
+                assert isinstance(work, Answer)
+                found = encoded(work)
         except HeadwayError as error:
             found = problem_of(error).encoded()
-        if found is not None:
-            self.count(found)
+        self.count(found)
         return found
 
-    def _at_once(self, asked: Asked, body: Any) -> Encoded | None:
-        if isinstance(body, Acquire):
-            decided = self._service.decider.acquire_at_once(body)
-            if decided is None:
-                return None
-            if isinstance(decided, HeadwayError):
-                raise decided
-            return Encoded(200, decided.head, "application/json", ENCODER.encode(decided.grant))
-        work = self._handler(self._service, Call(asked.params, asked.query, body))
-        assert isinstance(work, Answer)
-        return encoded(work)
-
     def count(self, found: Encoded) -> None:
-        self._service.metrics.answered(self.endpoint.path, found.status)
+        self._answers[found.status] = self._answers.get(found.status, 0) + 1
 
 
 def may_wait(body: Any) -> bool:

@@ -26,6 +26,9 @@ from headway.service.service import Service
 
 MOST_HOSTS: Final = 64
 """How many values of `Host` are remembered as accepted."""
+MOST_HEADS: Final = 1024
+"""How many heads are remembered with what was read from them."""
+LONGEST_HEAD: Final = 2048
 
 _PERMIT: Final = re.compile(rb"/v1/permits/([A-Za-z0-9_-]{1,128})/(release|renew)")
 _FACTS: Final = frozenset({b"host", b"content-type", b"authorization", b"idempotency-key"})
@@ -48,6 +51,21 @@ class HotCall:
         self.params = params
 
 
+class KnownHead:
+    """What was read from a head before: the call, its facts, and the length of the body that follows.
+
+    Clients send the same head again and again, so most heads need not be parsed: the parser has read the very same
+    bytes before, and the protocol sees to it that they stand where a request begins.
+    """
+
+    __slots__ = ("facts", "hot", "length")
+
+    def __init__(self, hot: HotCall, facts: Facts, length: int) -> None:
+        self.hot = hot
+        self.facts = facts
+        self.length = length
+
+
 class HotCalls:
     """The hot calls of a service."""
 
@@ -55,6 +73,7 @@ class HotCalls:
         self._service = service
         self._guard = HostGuard(None, service.host, origins)
         self._hosts: set[bytes] = set()
+        self.heads: dict[bytes, KnownHead] = {}
         self._default_headers: list[tuple[bytes, bytes]] | None = None
         self._default_lines = b""
         calls = {
@@ -89,6 +108,13 @@ class HotCalls:
             found = HotCall(self._of_permits[match[2]], url.decode(), {"id": match[1].decode()})
         return found if found.method == method else None
 
+    def remember(self, head: bytes, read: KnownHead) -> None:
+        """Note what the parser has read from the head of a request that was answered."""
+        if len(head) <= LONGEST_HEAD:
+            if len(self.heads) >= MOST_HEADS:
+                self.heads.clear()
+            self.heads[head] = read
+
     def facts(self, hot: HotCall, headers: list[tuple[bytes, bytes]]) -> Facts | None:
         """What a head says that counts here; None where the application has to answer."""
         facts: Facts = {}
@@ -103,9 +129,12 @@ class HotCalls:
 
     def answer(self, hot: HotCall, facts: Facts, raw: bytes) -> Encoded | Work | None:
         """The answer, or the work of making it; None where the application has to answer."""
-        token = self._admitted(hot, facts)
-        if token is None:
-            return None
+        token = ""
+        if facts.get(b"host", b"") not in self._hosts or self._service.tokens:
+            admitted = self._admitted(hot, facts)
+            if admitted is None:
+                return None
+            token = admitted
         call, body = hot.call, None
         if call.has_body:
             kind = facts.get(b"content-type")
@@ -117,16 +146,15 @@ class HotCalls:
                 return None
             if isinstance(body, Acquire) and body.wait:
                 return None
-        key = facts.get(b"idempotency-key")
+        header = facts.get(b"idempotency-key")
+        key = None if header is None else header.decode("latin-1")
+        found = call.answered_at_once(hot.params, key, body)
+        if found is not None:
+            return found
         asked = Asked(
-            token=token,
-            method=call.endpoint.method,
-            path=hot.path,
-            params=hot.params,
-            idempotency_key=None if key is None else key.decode("latin-1"),
+            token=token, method=call.endpoint.method, path=hot.path, params=hot.params, idempotency_key=key
         )
-        found = call.answered_at_once(asked, body)
-        return call.answered(call.carried_out(asked, raw, body)) if found is None else found
+        return call.answered(call.carried_out(asked, raw, body))
 
     def _admitted(self, hot: HotCall, facts: Facts) -> str | None:
         """The name of the token; empty where none is needed, None where the request is not admitted as it is."""
@@ -137,7 +165,7 @@ class HotCalls:
             if len(self._hosts) >= MOST_HOSTS:
                 self._hosts.clear()
             self._hosts.add(host)
-        if hot.role is None:
+        if hot.role is None or not self._service.tokens:
             return ""
         header = facts.get(b"authorization")
         try:

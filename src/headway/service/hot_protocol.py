@@ -26,7 +26,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from headway.service.bodies import BODY_SECONDS, slow_body
 from headway.service.encoded import JSON, PROBLEM_JSON, Encoded
-from headway.service.hot import Facts, HotCall, HotCalls
+from headway.service.hot import Facts, HotCall, HotCalls, KnownHead, Work
 from headway.service.problems import Problem
 from headway.service.protocol import BETWEEN, BODY, HEAD, READ_ON, BoundedProtocol
 
@@ -39,10 +39,9 @@ _CLOSE: Final = b"connection: close\r\n"
 class _Pending:
     """The answer to a hot call that is not there yet, or waits for those before it."""
 
-    __slots__ = ("data", "hot", "keep_alive")
+    __slots__ = ("data", "keep_alive")
 
-    def __init__(self, hot: HotCall, keep_alive: bool, data: bytes | None) -> None:
-        self.hot = hot
+    def __init__(self, keep_alive: bool, data: bytes | None) -> None:
         self.keep_alive = keep_alive
         self.data = data
 
@@ -58,6 +57,9 @@ class HotProtocol(BoundedProtocol):
         self._facts: Facts = {}
         self._parts: list[bytes] = []
         self._size = 0
+        # How many requests have begun with this read, and what was read of the last one that was answered here.
+        self._begun = 0
+        self._read: KnownHead | None = None
         self._pending: deque[_Pending] = deque()
         # Answers that leave with the next write.
         self._out: list[bytes] = []
@@ -91,11 +93,62 @@ class HotProtocol(BoundedProtocol):
     # -- requests ----------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        cycle: Any = self.cycle
+        if (
+            (self._phase == BETWEEN or (self._phase == HEAD and not self._head_bytes))
+            and (cycle is None or cycle.response_complete)
+            and not self.pipeline
+            and not self._ending
+        ):
+            done = self._answer_known(data)
+            if done != len(data):
+                self._parse_from_begin(data[done:] if done else data)
+        else:
+            super().data_received(data)
         if self._out:
             self._flush()
 
+    def _answer_known(self, data: bytes) -> int:
+        """Answer the requests whose heads are known and whose bodies are there; how many bytes they were."""
+        known = self._hot.heads
+        done, size = 0, len(data)
+        while True:
+            body = data.find(b"\r\n\r\n", done) + 4
+            head = known.get(data[done:body])
+            if head is None or len(self._pending) >= READ_ON:
+                break
+            end = body + head.length
+            if end > size:
+                break
+            answer = self._decide(head.hot, head.facts, data[body:end])
+            if answer is None:
+                break
+            if isinstance(answer, Encoded):
+                self._answer(answer, True)
+            else:
+                self._begin(answer, True)
+            done = end
+            if done == size:
+                break
+        if done and self._phase != BETWEEN:
+            self._enter(BETWEEN)
+        if done and self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        return done
+
+    def _parse_from_begin(self, data: bytes) -> None:
+        """Parse what begins with a request; a head that came whole, and alone with its body, is known then."""
+        self._begun = 0
+        self._read = None
+        super().data_received(data)
+        read: Any = self._read
+        if read is not None and self._begun == 1 and self._phase == BETWEEN:
+            body = data.find(b"\r\n\r\n") + 4
+            if len(data) - body == read.length:
+                self._hot.remember(data[:body], read)
+
     def on_message_begin(self) -> None:
+        self._begun += 1
         # What the application needs besides is made when it gets the request.
         self._enter(HEAD)
         self.url = b""
@@ -148,10 +201,7 @@ class HotProtocol(BoundedProtocol):
             return
         self._call = None
         raw = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        try:
-            answer = self._hot.answer(call, self._facts, raw)
-        except Exception as error:  # noqa: BLE001 - a fault of ours is answered too
-            answer = _failed(error)
+        answer = self._decide(call, self._facts, raw)
         if answer is None:
             self._give_to_app()
             if raw:
@@ -160,10 +210,18 @@ class HotProtocol(BoundedProtocol):
             return
         self._enter(BETWEEN)
         keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
+        if keep_alive:
+            self._read = KnownHead(call, self._facts, self._size)
         if isinstance(answer, Encoded):
-            self._answer(call, answer, keep_alive)
+            self._answer(answer, keep_alive)
         else:
-            self._begin(call, answer, keep_alive)
+            self._begin(answer, keep_alive)
+
+    def _decide(self, call: HotCall, facts: Facts, raw: bytes) -> Encoded | Work | None:
+        try:
+            return self._hot.answer(call, facts, raw)
+        except Exception as error:  # noqa: BLE001 - a fault of ours is answered too
+            return _failed(error)
 
     def _give_to_app(self) -> None:
         url, headers, expect = self.url, self.headers, self.expect_100_continue
@@ -194,16 +252,16 @@ class HotProtocol(BoundedProtocol):
         self._enter(BETWEEN)
         answer = slow_body().encoded()
         call.call.count(answer)
-        self._answer(call, answer, False)
+        self._answer(answer, False)
         self._flush()
 
     # -- answers -----------------------------------------------------------------------------------------
 
-    def _begin(self, call: HotCall, work: Any, keep_alive: bool) -> None:
-        pending = _Pending(call, keep_alive, None)
+    def _begin(self, work: Work, keep_alive: bool) -> None:
+        pending = _Pending(keep_alive, None)
         self._pending.append(pending)
         self._ending = self._ending or not keep_alive
-        task = self.loop.create_task(work)
+        task: asyncio.Task[Any] = self.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(partial(self._end, pending))
         if len(self._pending) > READ_ON:
@@ -233,11 +291,11 @@ class HotProtocol(BoundedProtocol):
         if not self.transport.is_closing():
             self.flow.resume_reading()
 
-    def _answer(self, call: HotCall, answer: Encoded, keep_alive: bool) -> None:
+    def _answer(self, answer: Encoded, keep_alive: bool) -> None:
         self._ending = self._ending or not keep_alive
         data = self._written(answer, keep_alive)
         if self._pending:
-            self._pending.append(_Pending(call, keep_alive, data))
+            self._pending.append(_Pending(keep_alive, data))
         else:
             self._out.append(data)
 

@@ -42,7 +42,7 @@ class KeyTable:
         >>> table.admits("alice", 5.0), table.admits("bob", 5.0), table.admits("bob", 10.0), table.admits(None, 5.0)
         (True, False, True, True)
         """
-        if key is None:
+        if key is None or (type(key) is str and hash(key) in self._due):
             return True
         missing = [number for number in _numbers(key) if number not in self._due]
         if len(self._due) + len(missing) > self.most and missing and now >= self._next_pass:
@@ -63,6 +63,9 @@ class KeyTable:
         self.latest = key
         if key is None:
             self.used_without_key = True
+            return
+        if type(key) is str:
+            self._due[hash(key)] = due
             return
         for number in _numbers(key):
             # A pass that is planned for later would not find a key that is due before it, which is on the safe side.

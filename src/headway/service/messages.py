@@ -145,7 +145,7 @@ class LimitBody(Struct, kw_only=True, forbid_unknown_fields=True, frozen=True, o
 # -- answers ---------------------------------------------------------------------------------------------
 
 
-class LimitStatus(Struct, kw_only=True, frozen=True, omit_defaults=True):
+class LimitStatus(Struct, frozen=True, omit_defaults=True):
     """How a limit stands for a key. `retry_after` is 0 if there is something now, and null if the time is not known."""
 
     limit: str
@@ -160,7 +160,7 @@ class LimitStatus(Struct, kw_only=True, frozen=True, omit_defaults=True):
     parts: list[LimitStatus] = []
 
 
-class Grant(Struct, kw_only=True, frozen=True):
+class Grant(Struct, frozen=True):
     """A permit."""
 
     limit: Name

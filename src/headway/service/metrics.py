@@ -56,7 +56,7 @@ class _Counts(Collector):
 
     def __init__(self) -> None:
         self.limits: dict[str, LimitFigures] = {}
-        self.answers: dict[tuple[str, int], int] = {}
+        self.answers: dict[str, dict[int, int]] = {}
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
@@ -83,8 +83,9 @@ class _Counts(Collector):
                 (str(bound), count) for bound, count in zip(bounds, accumulate(figures.within), strict=True)
             ]
             seconds.add_metric([name], counts, figures.seconds)
-        for (path, status), count in self.answers.items():
-            requests.add_metric([path, str(status)], count)
+        for path, statuses in self.answers.items():
+            for status, count in statuses.items():
+                requests.add_metric([path, str(status)], count)
         yield from (granted, denied, shadow, seconds, requests)
 
 
@@ -95,6 +96,7 @@ class Metrics:
         registry = self._registry = CollectorRegistry()
         self._counts = _Counts()
         registry.register(self._counts)
+        self._limits = self._counts.limits
         self._waiting = Gauge("headway_waiting", "requests that wait now", ["limit"], registry=registry)
         self._permits = Gauge("headway_permits", "permits that are out now", ["limit"], registry=registry)
         self._keys = Gauge("headway_keys", "keys that count against max_keys", ["limit"], registry=registry)
@@ -105,18 +107,15 @@ class Metrics:
         self.engine_up = Gauge("headway_engine_up", "whether the engine answered last", registry=registry)
 
     def _of(self, limit: str) -> LimitFigures:
-        found = self._counts.limits.get(limit)
-        if found is None:
-            found = self._counts.limits[limit] = LimitFigures()
-        return found
+        return self._limits.setdefault(limit, LimitFigures())
 
     def granted(self, limit: str, seconds: float) -> None:
-        figures = self._of(limit)
+        figures = self._limits.get(limit) or self._of(limit)
         figures.granted += 1
         figures.observe(seconds)
 
     def denied(self, limit: str, reason: str, seconds: float, *, shadow: bool = False) -> None:
-        figures = self._of(limit)
+        figures = self._limits.get(limit) or self._of(limit)
         if shadow:
             figures.shadow_denied += 1
         else:
@@ -124,8 +123,12 @@ class Metrics:
         figures.observe(seconds)
 
     def answered(self, path: str, status: int) -> None:
-        answers = self._counts.answers
-        answers[path, status] = answers.get((path, status), 0) + 1
+        answers = self.answers_of(path)
+        answers[status] = answers.get(status, 0) + 1
+
+    def answers_of(self, path: str) -> dict[int, int]:
+        """The answers to the calls of a path, by their status: to be counted there."""
+        return self._counts.answers.setdefault(path, {})
 
     def reloaded(self, result: str) -> None:
         self._reloads.labels(result).inc()

@@ -145,9 +145,8 @@ class Problem(HeadwayError):
         return {**known, **self.members}
 
     def encoded(self) -> Encoded:
-        return Encoded(
-            TYPES[self.kind][0], self.head + lines_of(self.headers), PROBLEM_JSON, ENCODER.encode(self.body())
-        )
+        head = self.head + lines_of(self.headers) if self.headers else self.head
+        return Encoded(TYPES[self.kind][0], head, PROBLEM_JSON, ENCODER.encode(self.body()))
 
     def response(self) -> Response:
         return self.encoded().response()
@@ -172,10 +171,10 @@ def problem_of(error: HeadwayError) -> Problem:
     >>> problem.kind, problem.headers, problem.members
     ('gate-full', {'Retry-After': '3'}, {'max_pending': 1000, 'retry_after': 2.5})
     """
+    if isinstance(error, Problem):
+        return error
     text = str(error)
     match error:
-        case Problem():
-            return error
         case InvalidArgument():
             return Problem("bad-request", text, member=error.argument, expected=error.accepted)
         case IdReused():

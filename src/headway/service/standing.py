@@ -12,13 +12,29 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from headway.limit_headers import as_block, texts_of
-from headway.service.messages import LimitStatus, seconds, status_message
-from headway.status import seconds as seconds_of_ns
+from headway.core.ledger import FOREVER
+from headway.limit_headers import SECOND
+from headway.service.messages import LimitStatus, status_message
 from headway.status import status_of
+
+try:
+    import cython
+except ImportError:
+    from headway import _cython as cython
+
+if not cython.compiled:
+    # The compiled form has them from standing.pxd, as C functions.
+    from headway.limit_headers import as_block, texts_of
 
 if TYPE_CHECKING:
     from headway.status import Snapshot, Status
+
+
+UNKNOWN_RESET = 60.0
+"""Seconds for which a key is counted, at least, when it is not known until when its ledger is used."""
+
+# C numbers where this file is compiled.
+_INF, _FOREVER, _SECOND = math.inf, FOREVER, float(SECOND)
 
 
 class Standing(Struct, frozen=True):
@@ -40,22 +56,26 @@ def standing_of_rows(rows: Snapshot, metrics: Sequence[str | None], denied: bool
     if len(rows) != 1:
         return standing(status_of(rows, metrics, denied=denied))
     limit, left, wait, reset, waiting, out, exact = rows[0]
-    retry_after, reset_after = seconds_of_ns(wait), seconds_of_ns(reset)
+    retry_after = _INF if wait >= _FOREVER else wait / _SECOND
+    reset_after = _INF if reset >= _FOREVER else reset / _SECOND
     texts = texts_of(limit)
     message = LimitStatus(
-        limit=texts.text,
-        remaining=left,
-        retry_after=seconds(retry_after),
-        reset_after=seconds(reset_after),
-        waiting=waiting,
-        in_flight=out,
-        exact=exact,
-        metric=metrics[0] if metrics else None,
+        texts.text,
+        left,
+        None if wait >= _FOREVER else retry_after,
+        None if reset >= _FOREVER else reset_after,
+        waiting,
+        out,
+        exact,
+        0.0,
+        metrics[0] if metrics else None,
     )
     head = as_block(texts, left, retry_after, reset_after, denied)
     return Standing(message, head, retry_after, reset_after)
 
 
-def reset_or(found: Standing | None, otherwise: float) -> float:
-    """Seconds until the limit is as if it was never used; `otherwise` where they are not known."""
-    return otherwise if found is None or found.reset_after == math.inf else found.reset_after
+def reset_or(found: Standing | None, lease: float) -> float:
+    """Seconds until the limit is as if it was never used; where that is not known, a guess by the lease of permits."""
+    if found is None or found.reset_after == math.inf:
+        return max(UNKNOWN_RESET, lease)
+    return found.reset_after
