@@ -407,11 +407,14 @@ def test_tls_and_plain_http_on_its_port(tmp_path, certificate):
         plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert plain.recv(1000)[:4] != b"HTTP", "it is closed"
         plain.close()
+        silent = socket.create_connection(("127.0.0.1", port), timeout=NEVER)  # the loop's own bound is 60 s
         context = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
         connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=NEVER)
         connection.request("POST", "/v1/acquire", '{"limit": "api"}', {"Content-Type": "application/json"})
         assert connection.getresponse().status == 200
         connection.close()
+        assert silent.recv(1000) == b"", "a handshake that is not begun is closed"
+        silent.close()
 
 
 def test_sigterm_ends_waits_lets_permits_be_ended_and_exits_with_0(tmp_path):

@@ -7,6 +7,7 @@ seconds, WebSockets are closed with a code that says to come back, gates are clo
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
@@ -30,6 +31,8 @@ DRAIN: Final = 5
 """Seconds that requests have when the server ends."""
 KEEP_ALIVE: Final = 60
 """Seconds for which a connection is kept between two requests: a client that uses it again finds it open."""
+HANDSHAKE_SECONDS: Final = 10.0
+"""For TLS. A connection is counted when its handshake is done, so those that never do it must not stay."""
 OTHER_FILES: Final = 256
 """Files that a server opens besides its clients' connections: those of the engine, of TLS, of Python."""
 
@@ -152,6 +155,25 @@ def uvicorn_config(
         ws_per_message_deflate=False,
         **options,
     )
+
+
+def event_loops(config: uvicorn.Config) -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the event loop of a server: uvloop where it is, with a bound on the time of TLS handshakes.
+
+    uvicorn has no option for it, and the loop's own bound is a minute.
+    """
+    factory = config.get_loop_factory()
+    trial = factory() if factory is not None else asyncio.new_event_loop()
+    trial.close()
+    base: Any = type(trial)
+
+    class Loop(base):  # type: ignore[misc] # which of them it is, is known now
+        async def create_server(self, *arguments: Any, **options: Any) -> Any:
+            if options.get("ssl") is not None:
+                options.setdefault("ssl_handshake_timeout", HANDSHAKE_SECONDS)
+            return await super().create_server(*arguments, **options)
+
+    return Loop
 
 
 def run(app: Any, listener: socket.socket, ready: Callable[[], None] = lambda: None) -> None:

@@ -22,7 +22,7 @@ from headway.errors import HeadwayError
 from headway.service.config import Config
 from headway.service.config_changes import Difference
 from headway.service.hot import HotCalls
-from headway.service.running import Server, connections_that_fit, uvicorn_config
+from headway.service.running import Server, connections_that_fit, event_loops, uvicorn_config
 from headway.service.service import Service
 from headway.service.tokens import grpc_guard
 from headway.service.web import web_app
@@ -119,8 +119,7 @@ def serve(
         if server.failed is not None:
             raise server.failed
 
-    factory = uvicorn_config(None, **options).get_loop_factory()
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=event_loops(uvicorn_config(None, **options))) as runner:
         runner.run(main())
 
 
