@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import zlib
 from contextlib import ExitStack
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
@@ -40,7 +41,7 @@ def try_service(
     """Try the service: a demo limit and a demo gate under gentle traffic, until Ctrl-C.
 
     It prints what to open and what to try. The ledgers are on `embedded://`, in
-    ~/.local/state/headway/try, so the next run goes on where this one has ended.
+    ~/.local/state/headway, so the next run goes on where this one has ended.
     """
     need("try", "starlette", "uvicorn", "httptools", "websockets", "msgspec", "prometheus_client")
     from headway.lab.demo.service_traffic import CONFIG, Traffic
@@ -63,8 +64,23 @@ def try_service(
             if seconds is not None:
                 tasks.append(asyncio.ensure_future(show(service, seconds)))
 
-        run(parse_config(CONFIG, ""), listener, engine=state_engine("try"), host="127.0.0.1", ready=ready)
+        run(
+            parse_config(CONFIG, ""),
+            listener,
+            engine=state_engine(place(CONFIG)),
+            host="127.0.0.1",
+            ready=ready,
+        )
     typer.echo("headway: ended")
+
+
+def place(config: str) -> str:
+    """Where the ledgers of this demo are: another version, whose gate has another duration, has its own.
+
+    >>> place("")
+    'try-00000000'
+    """
+    return f"try-{zlib.crc32(config.encode()):08x}"
 
 
 def listening(port: int) -> socket:
