@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from tests.integrations.shops import Shop
 from tests.redis.servers import Server, program_path
 
 
@@ -18,3 +21,16 @@ def _valkey():
 def valkey(_valkey):
     _valkey.clean()
     return _valkey
+
+
+@pytest.fixture
+def make_shop(tmp_path, valkey):
+    """make_shop(code): an application of a task queue; its workers end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(code: str) -> Shop:
+            shop = Shop(tmp_path, valkey.url, code)
+            stack.callback(shop.end)
+            return shop
+
+        yield make

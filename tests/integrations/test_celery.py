@@ -1,19 +1,17 @@
 """Celery tasks with a limit, under real workers with an embedded server as broker, result backend and engine.
 
-The programs are what a user writes. A task notes when its body begins, by a clock that headway does not use, which
-process it was in and how many retries its request counts.
+The programs are what a user writes. A task also notes how many retries its request counts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import time
-from typing import NamedTuple
 
 import pytest
 from tests.integrations.pages import Page
+from tests.integrations.shops import excess
 from tests.redis.programs import Program
 
 from waiting import NEVER, wait_until
@@ -21,98 +19,37 @@ from waiting import NEVER, wait_until
 pytestmark = [pytest.mark.realtime, pytest.mark.slow]
 
 APP = """
-import os, time
 from celery import Celery
-from headway import Limiter
 from headway.integrations.celery import LimitedTask, TaskLimit, limited
 
-URL = {url!r}
 app = Celery("shop", broker=URL, backend=URL)
-app.conf.update(broker_transport_options={{"visibility_timeout": {visible}}}, worker_prefetch_multiplier=4)
-engine = dict(engine=URL, engine_timeout=10)
+app.conf.update(broker_transport_options={"visibility_timeout": VISIBLE}, worker_prefetch_multiplier=4)
 
-def note(what, task=None):
-    retries = 0 if task is None else task.request.retries
-    with open({notes!r}, "a") as notes:
-        notes.write(f"{{time.monotonic_ns()}} {{os.getpid()}} {{what}} {{retries}}\\n")
+def retries(task):
+    return task.request.retries
 
 @app.task
 def other(number):
-    note(f"other-{{number}}")
+    note(f"other-{number}")
 """
 
 
-class Note(NamedTuple):
-    at: float
-    process: int
-    what: str
-    retries: int
-
-
-class Shop:
-    """An application in a folder, its workers, and what its tasks noted."""
-
-    def __init__(self, folder, url, code, visible=3600):
-        self.folder = folder
-        self._notes = folder / "notes"
-        (folder / "shop.py").write_text(APP.format(url=url, notes=str(self._notes), visible=visible) + code)
-        self.workers: list[Program] = []
-
-    def work(self, *options):
-        name = f"worker{len(self.workers)}@here"
-        command = ("celery", "-A", "shop", "worker", "-n", name, "--without-gossip", "--without-mingle")
-        self.workers.append(Program([*command, "--loglevel", "INFO", *options], self.folder))
-        return self.workers[-1]
-
-    def send(self, code):
-        """Run lines as a program that imports the shop."""
-        command = [sys.executable, "-c", f"from shop import *\n{code}"]
-        subprocess.run(command, cwd=self.folder, check=True, timeout=NEVER)
-
-    def notes(self, prefix=""):
-        if not self._notes.exists():
-            return []
-        rows = [line.split() for line in self._notes.read_text().splitlines()]
-        found = (Note(int(ns) / 1e9, int(process), what, int(retries)) for ns, process, what, retries in rows)
-        return sorted(note for note in found if note.what.startswith(prefix))
-
-    def wait_for(self, number, prefix=""):
-        self.workers[-1].wait_until(
-            lambda: len(self.notes(prefix)) >= number, f"{number} of {prefix or 'all'}", within=2 * NEVER
-        )
-        return self.notes(prefix)
-
-    def log(self):
-        return "".join(worker.log for worker in self.workers)
-
-
 @pytest.fixture
-def make(tmp_path, valkey):
-    with contextlib.ExitStack() as stack:
-
-        def make(code, **options):
-            shop = Shop(tmp_path, valkey.url, code, **options)
-            stack.callback(lambda: [worker.end() for worker in shop.workers])
-            return shop
-
-        yield make
+def make(make_shop):
+    return lambda code, visible=3600: make_shop(APP.replace("VISIBLE", str(visible)) + code)
 
 
-def excess(times, rate, burst, late):
-    """By how many permits a stretch had more than `burst + rate * (d + late)`, at most."""
-    times = sorted(times)
-    return max(
-        j - i + 1 - (burst + rate * (times[j] - times[i] + late))
-        for i in range(len(times))
-        for j in range(i, len(times))
-    )
+def work(shop, *options):
+    name = f"worker{len(shop.workers)}@here"
+    quiet = ("--without-gossip", "--without-mingle", "--loglevel", "INFO")
+    return shop.work("celery", "-A", "shop", "worker", "-n", name, *quiet, *options)
 
 
 SEND = """
 @app.task(bind=True, max_retries=0)
 @limited("10/s burst 1", name="send", **engine)
 def send(self, number):
-    note(f"send-{number}", self)
+    note(f"send-{number}", retries(self))
     return number
 """
 
@@ -120,7 +57,7 @@ def send(self, number):
 def test_denied_tasks_go_back_and_keep_the_limit_without_using_retries(make):
     shop = make(SEND)
     for _ in range(2):
-        shop.work("--concurrency", "2")
+        work(shop, "--concurrency", "2")
     shop.send(
         "sent = [send.apply_async((n,), link=other.si(n)) for n in range(25)]\n"
         "assert [one.get(timeout=60) for one in sent] == list(range(25))"
@@ -128,7 +65,7 @@ def test_denied_tasks_go_back_and_keep_the_limit_without_using_retries(make):
     shop.wait_for(25, "other")
     sent = shop.notes("send")
     assert sorted(int(note.what.removeprefix("send-")) for note in sent) == list(range(25))
-    assert {note.retries for note in sent} == {0}
+    assert {note.counted for note in sent} == {0}
     assert len(shop.notes("other")) == 25  # what is linked to a task runs once, when it has run
     # At use. What the machine takes between the last look at the clock and the first line of the body is allowed for.
     assert excess([note.at for note in sent], 10, 1, late=0.09 + 0.05) <= 0
@@ -141,9 +78,9 @@ def test_other_tasks_run_while_limited_ones_are_away(make):
 @app.task(bind=True, max_retries=0)
 @limited("20/minute burst 1", name="slow", **engine)
 def slow(self, number):
-    note(f"slow-{number}", self)
+    note(f"slow-{number}", retries(self))
 """)
-    shop.work("--concurrency", "1")
+    work(shop, "--concurrency", "1")
     shop.send("for n in range(3): slow.delay(n)\nfor n in range(5): other.delay(n)")
     notes = shop.wait_for(8)
     order = [note.what.split("-")[0] for note in notes]
@@ -162,15 +99,15 @@ class Partner(LimitedTask):
 @app.task(bind=True, base=Partner, acks_late=True, autoretry_for=(OSError,), max_retries=2, retry_backoff=False,
           default_retry_delay=0)
 def fails(self, number):
-    note(f"fails-{number}", self)
+    note(f"fails-{number}", retries(self))
     raise OSError("not yet")
 """)
-    shop.work("--concurrency", "2")
+    work(shop, "--concurrency", "2")
     shop.send("for n in range(3): fails.delay(n)")
     notes = shop.wait_for(9)
     worker = shop.workers[0]
     worker.wait_until(lambda: worker.log.count("raised unexpected: OSError") == 3, "three failures")
-    assert sorted((note.what, note.retries) for note in shop.notes()) == [
+    assert sorted((note.what, note.counted) for note in shop.notes()) == [
         (f"fails-{n}", retries) for n in range(3) for retries in range(3)
     ]
     assert excess([note.at for note in notes], 4, 1, late=0.225 + 0.1) <= 0
@@ -182,20 +119,20 @@ def test_tasks_of_a_killed_worker_come_back_and_ask_again(make):
 @app.task(bind=True, max_retries=0, acks_late=True)
 @limited("1/s burst 1", name="send", max_delay=60, **engine)
 def send(self, number):
-    note(f"send-{number}", self)
+    note(f"send-{number}", retries(self))
 """,
         visible=6,
     )
-    worker = shop.work("--concurrency", "1")
+    worker = work(shop, "--concurrency", "1")
     shop.send("for n in range(4): send.delay(n)")
     worker.wait_until(lambda: worker.log.count("ignored") >= 3, "three tasks that went back")
     worker.kill()
     shop.workers.clear()
     time.sleep(7)  # the broker looks for what was not acknowledged when a worker begins, and then rarely
-    shop.work("--concurrency", "1")
+    work(shop, "--concurrency", "1")
     notes = shop.wait_for(4, "send")
     assert {note.what for note in notes} == {f"send-{n}" for n in range(4)}
-    assert {note.retries for note in notes} == {0}
+    assert {note.counted for note in notes} == {0}
     assert excess([note.at for note in notes], 1, 1, late=0.9 + 0.1) <= 0
 
 
@@ -206,7 +143,7 @@ def test_without_a_worker_a_task_waits_where_it_is(make):
     assert len(times) == 6
     assert times[-1] - times[0] >= 0.49
     # Called by another task, the function is not that task's: it waits, and does not send the other one back.
-    shop.work("--concurrency", "1")
+    work(shop, "--concurrency", "1")
     shop.send("outer.delay()\nouter.delay()")
     assert len(shop.wait_for(2, "outer")) == 2
     wait_until(lambda: len(shop.notes("send")) == 8, "both")

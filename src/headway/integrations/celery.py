@@ -28,7 +28,7 @@ from celery import Task, current_task
 from celery.exceptions import Ignore
 
 from headway.errors import InvalidUse
-from headway.integrations.tasks import HEADER, Later, TaskLimit
+from headway.integrations.tasks import HEADER, Later, TaskLimit, leads_to
 
 __all__ = ["LimitedTask", "TaskLimit", "limited"]
 
@@ -64,7 +64,8 @@ def limited(limit: Any, **options: Any) -> Callable[[_F], _F]:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             task = current_task._get_current_object()
-            with _admitted(task if _runs(task, run) else None, own, args, kwargs):
+            ours = task is not None and leads_to(getattr(task, "_orig_run", task.run), run)
+            with _admitted(task if ours else None, own, args, kwargs):
                 return function(*args, **kwargs)
 
         return run  # type: ignore[return-value]
@@ -117,12 +118,3 @@ def _longest(task: Any) -> float | None:
     options = task.app.conf.broker_transport_options or {}
     visible = options.get("visibility_timeout")
     return None if visible is None else float(visible) * SHARE_OF_VISIBILITY
-
-
-def _runs(task: Any, run: Callable[..., Any]) -> bool:
-    """Whether this function is what the worker runs for the task, and not just called by it."""
-    found = None if task is None else getattr(task, "_orig_run", task.run)
-    found = getattr(found, "__func__", found)
-    while found is not None and found is not run:
-        found = getattr(found, "__wrapped__", None)
-    return found is run

@@ -224,6 +224,18 @@ class TaskLimit:
         return Later(min(least * (1 + random.random()), most * (0.5 + 0.5 * random.random())))
 
 
+def leads_to(found: Any, function: Callable[..., Any]) -> bool:
+    """Whether a function of a task is this one, or wraps it.
+
+    What a worker runs for a task may go back to the queue. The same function, called by the body of another task, may
+    not: it is the other task that would go.
+    """
+    found = getattr(found, "__func__", found)
+    while found is not None and found is not function:
+        found = getattr(found, "__wrapped__", None)
+    return found is function
+
+
 def _promise_of(permit: Permit) -> str | None:
     """None where another limiter decides while the engine is away: what it promised is in this process only."""
     return hand_over(permit) if hasattr(permit, "_decision") else None
