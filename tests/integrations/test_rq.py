@@ -77,7 +77,7 @@ def test_called_directly_it_waits(shop):
     shop.send("for n in range(2): send(n)")
     first, second = shop.notes()
     assert second.at - first.at >= 0.99
-    assert first.count == -1
+    assert first.counted == -1
 
 
 def test_the_program_of_the_page(tmp_path, valkey):
