@@ -1,8 +1,8 @@
 """All that `make bench` measures, in this order: peers last, because some of them start threads."""
 
-from bench import calls, clients, crowd, keys, llm, once, pacer, peers, prefetch, redis, rls, stomp, waiters
 from bench import (
     calls,
+    celery,
     clients,
     crowd,
     keys,
@@ -12,6 +12,7 @@ from bench import (
     peers,
     prefetch,
     redis,
+    rls,
     service,
     stomp,
     waiters,
@@ -28,6 +29,7 @@ SECTIONS: tuple[Section, ...] = (
     stomp.SECTION,
     service.SECTION,
     clients.SECTION,
+    celery.SECTION,
     llm.SECTION,
     rls.SECTION,
     waiters.SECTION,
