@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.service.virtual import serve
 from headway.once import input as events
 from headway.service import answers, bodies, config, messages, protocol, running
 from headway.service.api import ENDPOINTS
+from headway.service.grpc import server as grpc_server
 from headway.service.live import sampler
 from waiting import wait_until
 
@@ -47,6 +49,7 @@ BOUNDS = {
     "seconds for an answer to be read": protocol.ANSWER_SECONDS,
     "seconds for which an unused connection is kept": running.KEEP_ALIVE,
     "connections": SERVER.max_connections,
+    "connections of Envoy proxies": grpc_server.MAX_CONNECTIONS,
     "characters of a key": messages.MAX_KEY,
     "characters of an id": messages.MAX_ID,
     "seconds of a wait": messages.MAX_WAIT,
@@ -71,6 +74,26 @@ def test_the_bounds_of_the_page_are_those_of_the_code():
             key = setting.strip("`")
             assert key in config.SERVER or key in config.LIMIT, name
             assert {**config.LIMIT, **config.SERVER}[key].default == BOUNDS[name]
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "most", "besides", "fit", "raised"),
+    [
+        (1024, 100_000, 20_000, 0, 20_000, 20_256),
+        (1024, 4096, 20_000, 0, 3840, 4096),
+        (1024, 4096, 20_000, 10_000, 2560, 4096),
+        (1024, resource.RLIM_INFINITY, 20_000, 10_000, 20_000, 30_256),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 20_000, 0, 20_000, None),
+        (128, 128, 20_000, 0, 64, 128),
+        (50_000, 50_000, 20_000, 0, 20_000, None),
+    ],
+)
+def test_connections_fit_the_open_files_that_are_allowed(monkeypatch, soft, hard, most, besides, fit, raised):
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    assert running.connections_that_fit(most, besides) == fit
+    assert asked == ([] if raised is None else [(raised, hard)])
 
 
 def test_no_answer_has_a_secret_in_it():

@@ -81,8 +81,10 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotListen(host, port, os.strerror(error.errno or 0), hint) from None
 
 
-def connections_that_fit(most: int) -> int:
+def connections_that_fit(most: int, besides: int = 0) -> int:
     """How many connections a server may have open: `most`, or fewer where the system allows fewer open files.
+
+    `besides` are those of another port, which get their share of the files.
 
     A process may raise its own limit up to the hard one (`ulimit -Hn`), and few systems start it there. Where files run
     out, a connection cannot even be refused, so as many are left for other uses.
@@ -92,13 +94,14 @@ def connections_that_fit(most: int) -> int:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most + OTHER_FILES
+    wanted = most + besides + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return most
-    return max(1, soft - min(OTHER_FILES, soft // 2))
+    left = soft - min(OTHER_FILES, soft // 2)
+    return max(1, left * most // (most + besides))
 
 
 def url_of(listener: socket.socket) -> str:

@@ -21,6 +21,7 @@ import uvicorn
 from headway.errors import HeadwayError
 from headway.service.config import Config
 from headway.service.config_changes import Difference
+from headway.service.grpc.server import MAX_CONNECTIONS as MAX_PROXIES
 from headway.service.hot import HotCalls
 from headway.service.running import Server, connections_that_fit, event_loops, uvicorn_config
 from headway.service.service import Service
@@ -88,7 +89,10 @@ def serve(
 
     `told` gets a line for every reload. `grpc_port` takes the place of `[envoy] port`.
     """
-    options: dict[str, Any] = {"max_connections": connections_that_fit(config.server.max_connections)}
+    proxies = 0 if config.envoy is None else MAX_PROXIES
+    options: dict[str, Any] = {
+        "max_connections": connections_that_fit(config.server.max_connections, proxies)
+    }
     if tls is not None:
         options |= {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])}
     name = "" if file is None else str(file)

@@ -38,6 +38,7 @@ Handler = Callable[[bytes], bytes | Awaitable[bytes]]
 Guard = Callable[[str | None], None]
 """Gets the metadatum `authorization` of a call, and raises `GrpcError` where that is not enough."""
 
+MAX_CONNECTIONS: Final = 10_000
 GRACE: Final = 0.1
 """Seconds between the word that no more streams are taken and the end of taking them."""
 
@@ -54,7 +55,7 @@ class GrpcServer:
         at_once: tuple[str, Callable[[bytes], bytes | None]] | None = None,
         max_message: int = 1 << 20,
         max_streams: int = 1000,
-        max_connections: int = 10_000,
+        max_connections: int = MAX_CONNECTIONS,
         patience: float = 10.0,
     ) -> None:
         from headway.service.grpc.http2 import Connection  # which need not be there, see `on_nghttp2`
