@@ -57,7 +57,7 @@ def test_dir_shows_public_names_only():
 
 VERBS = {
     "acquire", "acquire_async", "close", "close_async", "feedback", "feedback_async", "hold", "limit", "name",
-    "pause", "pause_async", "peek", "peek_async", "reserve", "reserve_async", "reset", "reset_all",
+    "pause", "pause_async", "peek", "peek_async", "rate", "reserve", "reserve_async", "reset", "reset_all",
     "reset_all_async", "reset_async", "set_limit", "set_limit_async", "stats", "try_acquire",
     "try_acquire_async",
 }  # fmt: skip

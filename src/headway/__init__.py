@@ -14,6 +14,7 @@ from headway import _pure  # noqa: F401 - first of all: it decides which form of
 from headway._version import __version__
 from headway.calibrate import calibrate
 from headway.clock import Clock, SystemClock, compiled
+from headway.core.adaptive_limit import Adaptive
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.notation import parse_limit
 from headway.core.once import EventStatus
@@ -53,6 +54,7 @@ from headway.throttle.decorator import limiter_of, throttle
 
 __all__ = [
     "AcquireTimeout",
+    "Adaptive",
     "Admission",
     "AllOf",
     "Bucket",

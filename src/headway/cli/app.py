@@ -12,6 +12,7 @@ from headway.cli.demo import demo
 from headway.cli.events import app as events
 from headway.cli.explain import explain
 from headway.cli.lab import app as lab
+from headway.cli.lab_adaptive import adaptive
 from headway.cli.lab_prefetch import prefetch
 from headway.cli.pace import pace, plot
 from headway.cli.serve import serve
@@ -56,6 +57,7 @@ else:
 
 lab.command(name="pacer")(plot)
 lab.command()(prefetch)
+lab.command()(adaptive)
 app.add_typer(events, name="events")
 app.add_typer(lab, name="lab")
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headway import (
+    Adaptive,
     AllOf,
     Bucket,
     Concurrency,
@@ -101,6 +102,15 @@ def _(limit: FixedWindow) -> list[str]:
     return [
         f"At most {limit.count} per {period} of the calendar ({limit.tz}); each starts anew.",
         f"Around a boundary up to {2 * limit.count} pass in a short time.",
+    ]
+
+
+@meaning.register
+def _(limit: Adaptive) -> list[str]:
+    return [
+        f"A rate that finds the remote's limit by itself, from {pace(limit.least)} to {pace(limit.most)}.",
+        f"It begins with {pace(limit.start)}, rises while calls are answered, and steps down when one is refused.",
+        "It needs limiter.feedback(response) for every answer, as the HTTP clients' integrations do.",
     ]
 
 

@@ -202,6 +202,13 @@ class AdaptiveRate:
         self.least, self.most = least, most
         self._set(self.value)
 
+    def copy(self) -> AdaptiveRate:
+        """The same state, to try something out on."""
+        twin = AdaptiveRate.__new__(AdaptiveRate)
+        for name in AdaptiveRate.__slots__:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
     @property
     def used(self) -> float:
         """The part of the rate that is used, from 0 to 1."""

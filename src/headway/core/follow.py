@@ -7,8 +7,8 @@ not clear which is meant, and nothing changes. A rate is never inferred from any
 
 A bucket and a spacing are rates, so any window can be compared with them. After a bucket was lowered, its burst and
 what it earns in a window together fit the quota: any time d admits `burst + rate * d`, and so the stated quota holds
-in every window, not only on average. Nothing is lowered to 0: a remote that states 0 refuses, and a refusal is a
-pause.
+in every window, not only on average. Of an adaptive limit, the highest rate is lowered. Nothing is lowered to 0: a
+remote that states 0 refuses, and a refusal is a pause.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from headway.core.adaptive_limit import Adaptive
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 
 BURST_PART: Final = 10
@@ -66,6 +67,9 @@ def _rate(part: Limit, quota: int, per_ns: int | None) -> Limit:
             return FixedWindow(quota, per="month" if part.monthly else f"{part.per_ns}ns", tz=part.tz)
     elif isinstance(part, Bucket):
         return _bucket(part, quota, part.per_ns if per_ns is None else per_ns)
+    elif isinstance(part, Adaptive):
+        if per_ns is not None and quota * 10**9 < part.most * per_ns:
+            return part.lowered_to(quota, per_ns)
     elif isinstance(part, Spacing) and per_ns is not None and per_ns > part.interval_ns * quota:
         expire_after = None if part.expire_after_ns is None else f"{part.expire_after_ns}ns"
         return Spacing(

@@ -2,6 +2,8 @@
 
     limits  =  limit { ";" limit }
     limit   =  count rate  |  "1" "every" duration  |  count "concurrent"
+             |  "adaptive" steady "to" steady [ "from" steady ]
+    steady  =  count ( "/" | "per" ) duration
     rate    =  ( "/" | "per" ) duration [ "burst" count  |  "aligned" [ zone ] ]
 
 A duration is a unit with an optional number: `s`, `minute`, `250ms`, `1.5 hours`. Upper and lower case are
@@ -15,6 +17,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
+from headway.core.adaptive_limit import Adaptive
 from headway.core.durations import MONTH, Scanner, duration_text
 from headway.core.limits import AllOf, Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.errors import InvalidLimit
@@ -22,6 +25,7 @@ from headway.errors import InvalidLimit
 __all__ = ["parse_limit"]
 
 _AFTER_COUNT = "/ or per and a duration (100/minute), every (1 every 6s), or concurrent (5 concurrent)"
+_AFTER_ADAPTIVE = "adaptive and two rates: adaptive 1/s to 100/s"
 _AFTER_RATE = "burst and a number, aligned, ; and another limit, or the end"
 
 
@@ -56,7 +60,8 @@ def _instead_of(value: object) -> str:
 
 
 def _limit(scan: Scanner) -> Limit:
-    scan.peek()
+    if scan.peek().isalpha():
+        return _adaptive(scan)
     start = scan.at
     count = scan.count()
     if scan.skip("/"):
@@ -71,6 +76,32 @@ def _limit(scan: Scanner) -> Limit:
     if word == "concurrent":
         return Concurrency(count)
     return scan.fail(_AFTER_COUNT, _unknown(word, ["per", "every", "concurrent"]), word_at)
+
+
+def _adaptive(scan: Scanner) -> Limit:
+    start = scan.at
+    word = scan.word()
+    if word != "adaptive":
+        near = difflib.get_close_matches(word, ["adaptive"], 1, 0.7)
+        if not near:
+            scan.at = start
+            scan.count()  # says what belongs here
+        scan.fail(_AFTER_ADAPTIVE, _unknown(word, ["adaptive"]), start)
+    least = scan.rate()
+    scan.peek()
+    word_at = scan.at
+    word = scan.word()
+    if word != "to":
+        scan.fail("to and the highest rate (adaptive 1/s to 100/s)", _unknown(word, ["to"]), word_at)
+    most = scan.rate()
+    scan.peek()
+    word_at = scan.at
+    word = scan.word()
+    if word and word != "from":
+        scan.fail("from and the rate to begin with, or the end", _unknown(word, ["from"]), word_at)
+    first = scan.rate() if word else least
+    pairs = [(count, f"{per_ns}ns") for count, per_ns in (first, least, most)]
+    return _build(scan, start, lambda: Adaptive(*pairs))
 
 
 def _rate(scan: Scanner, start: int, count: int) -> Limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from headway.core.adaptive_limit import Adaptive, AdaptiveRule
 from headway.core.bucket import BucketRule
 from headway.core.concurrency import ConcurrencyRule
 from headway.core.fixed_window import FixedWindowRule
@@ -40,6 +41,13 @@ def rules_of(
             return (FixedWindowRule(limit, tick_ns),)
         case Concurrency():
             return (ConcurrencyRule(limit, tick_ns, lease_ns),)
+        case Adaptive():
+            if tick_ns != 1:
+                accepted = "memory://: each process finds its own share"
+                raise InvalidLimit(
+                    str(limit), None, accepted, "an adaptive limit is not shared with other processes"
+                )
+            return (AdaptiveRule(limit),)
         case Unlimited():
             return (UnlimitedRule(),)
         case AllOf():

@@ -79,14 +79,26 @@ class Reactions:
             learned = self._learned
             return learned is not None and _teaches(*heard, key) and learned.begins(now)
 
-    def to(self, heard: Heard, key: str | None, now: int, limit: Kept | None, used: int = 0) -> Reaction:
-        """What to do now. `limit` is the one that is kept; None: it is not to be followed."""
+    def to(
+        self,
+        heard: Heard,
+        key: str | None,
+        now: int,
+        limit: Kept | None,
+        used: int = 0,
+        *,
+        backs_off: bool = True,
+    ) -> Reaction:
+        """What to do now. `limit` is the one that is kept; None: it is not to be followed.
+
+        `backs_off`: a refusal that says nothing of a time is followed by a pause.
+        """
         said = heard.said
         with self._lock:
             self._keep(limit)
             seconds = 0.0
             paused = None if said is not None and said.scope == "global" else key
-            if said is not None and (said.refused or said.wait):
+            if said is not None and (said.wait or (said.refused and backs_off)):
                 seconds = self._pause(said, paused, now)
             elif paused in self._backoffs:
                 self._backoffs[paused].answered(now)

@@ -433,7 +433,11 @@ class Limiter(LocalLimiter):
 
     def _react(self, heard: Heard, key: str | None, follow: bool, used: int) -> Reaction:
         assert self._reactions is not None
-        return self._reactions.to(heard, key, self._clock.now(), self.limit if follow else None, used)
+        # A rate that is found by trial answers a refusal by itself, unless the remote says how long to wait.
+        said = heard.said
+        steps = self._shared is None and self._store.heard(key, said is not None and said.refused)
+        kept = self.limit if follow else None
+        return self._reactions.to(heard, key, self._clock.now(), kept, used, backs_off=not steps)
 
     def _tell_followed(self, said: Feedback | None) -> None:
         limit = self.limit
@@ -446,6 +450,19 @@ class Limiter(LocalLimiter):
         log.warning("headway: %s keeps %s from now on, as %s", self.name or "a limiter", text, why)
         if self._listener is not None:
             self._listener.emit("followed", None, None)
+
+    def rate(self, key: str | None = None) -> float | None:
+        """Calls per second that an adaptive limit allows now; None where the rate is not found by trial.
+
+        >>> limiter = Limiter("adaptive 1/s to 100/s from 10/s")
+        >>> limiter.rate()
+        10.0
+        >>> limiter.feedback((429, {})).refused
+        True
+        >>> limiter.rate() < 10
+        True
+        """
+        return None if self._shared is not None else self._store.rate_of(key)
 
     def set_limit(self, limit: Limits) -> None:
         """Keep another limit of the same kind from now on; what was used stays used.

@@ -36,6 +36,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.clock import compiled
+from headway.core.adaptive_limit import AdaptiveRule
 from headway.core.bucket import BucketRule
 from headway.core.ledger import FOREVER
 from headway.core.wait_queue import Ticket
@@ -405,6 +406,39 @@ class MemoryStore:
             ticket.granted = True
             self.queues.waiters.discard(ticket)
         return ticket.granted
+
+    def rate_of(self, key: str | None) -> float | None:
+        """The lowest rate of a key's ledgers whose rate is found by trial; None: there is none."""
+        with self.lock:
+            ledgers: list[Any] = [keyed.peek(key) for keyed in self.keyed_ledgers]
+            rates = [ledger.rate.value for ledger in ledgers if isinstance(ledger.get_rule(), AdaptiveRule)]
+        return min(rates, default=None)
+
+    def heard(self, key: str | None, refused: bool) -> bool:
+        """Tell the ledgers of a key whose rate is found by trial what the remote answered; whether there is one."""
+        found = False
+        journal: list[tuple[Ledger, Ledger]] = []
+        with self.lock:
+            depth, self.depth, self.uncontended = self.depth, self.depth + 1, False
+            try:
+                now = self.clock.now()
+                for keyed in self.keyed_ledgers:
+                    if not isinstance(keyed.rule_for(key), AdaptiveRule):
+                        continue
+                    found = True
+                    ledger: Any = keyed.find(key)
+                    note(journal, ledger)
+                    if refused:
+                        ledger.refused(now)
+                    else:
+                        ledger.accepted(now)
+                return found
+            except BaseException:
+                undo(journal, None)
+                raise
+            finally:
+                self.depth = depth
+                self.settle()
 
     def withdraw(self, ticket: Ticket) -> None:
         """Take a ticket back: cancelled, timed out or interrupted. What it was granted goes back, as far as no other
