@@ -19,7 +19,7 @@ def draw_scores(scores: Mapping[str, Score]) -> str:
     title = f"a hidden limit of {world.rate:.0f}/s ({world.kind}), {clients}, {world.latency * 1000:.0f} ms"
     parts = [
         *opening(title, WIDTH, height),
-        text(LEFT, 22, f"Who finds the limit? {title[0].upper()}{title[1:]}", 15),
+        text(LEFT, 22, f"Which client finds the limit? {title[0].upper()}{title[1:]}", 15),
         text(
             LEFT,
             40,
