@@ -22,6 +22,7 @@ FORMATS = {
     "calls": "{:.2f}".format,
     "count": "{:.0f}".format,
     "ms": "{:.2f}".format,
+    "us": "{:.1f}".format,
     "%": lambda share: f"{100 * share:.3g} %",
     "B": "{:.0f}".format,
     "MiB": "{:.1f}".format,

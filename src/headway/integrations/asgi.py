@@ -82,36 +82,42 @@ class RateLimit:
         if kind not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        permit, refusal, _ = await self._inbound.admit_async(scope)
-        if refusal is not None:
-            await refuse(refusal, scope, send)
+        inbound, found = self._inbound, None
+        limiter = inbound.limiter_for(scope)
+        if limiter is not None:
+            if limiter._shared is None:
+                found = inbound.take(limiter, scope)  # in memory there is nothing to wait for
+            else:
+                found = await inbound.take_async(limiter, scope)
+        if isinstance(found, Refusal):
+            await refuse(found, scope, send)
         elif kind == "websocket":
-            await self._websocket(permit, scope, receive, send)
-        elif permit is None:
+            await self._websocket(found, scope, receive, send)
+        elif found is None:
             await self._app(scope, receive, send)
         else:
-            await self._http(permit, scope, receive, send)
+            scope[PERMIT] = found
+            try:
+                await self._app(scope, receive, self._sending(found, send))
+            finally:
+                if found.ended is None:
+                    found.complete()
 
-    async def _http(self, permit: Permit, scope: Scope, receive: Any, send: Any) -> None:
+    def _sending(self, permit: Permit, send: Any) -> Any:
+        """`send` for the application: the start of a response ends what it is not charged for, or gets headers."""
         inbound = self._inbound
         deduct_when = inbound.deduct_when
-        scope[PERMIT] = permit
 
-        async def sending(message: Any) -> None:
+        def sending(message: Any) -> Any:
             if message["type"] == "http.response.start":
                 if deduct_when is not None and not deduct_when(message["status"]):
                     if permit.ended is None:
                         permit.cancel()
-                elif told:
-                    message = with_headers(message, told)
-            await send(message)
+                elif inbound.headers:
+                    message = with_headers(message, inbound.lines_of(permit))
+            return send(message)
 
-        try:
-            told = lines_of(inbound.headers_of(inbound.status_of(permit))) if inbound.headers else ()
-            await self._app(scope, receive, sending)
-        finally:
-            if permit.ended is None:
-                permit.complete()
+        return sending if inbound.headers or deduct_when is not None else send
 
     async def _websocket(self, permit: Permit | None, scope: Scope, receive: Any, send: Any) -> None:
         try:
@@ -168,17 +174,14 @@ class Connection:
             await self._send(message)
 
 
-def lines_of(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI has them."""
-    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-
-
-def with_headers(message: Any, told: Any) -> Any:
+def with_headers(message: Any, told: list[tuple[bytes, bytes]]) -> Any:
     """The start of a response with these headers, unless a limit within the application has told its own."""
-    own = message.get("headers", ())
-    if any(name == b"ratelimit" for name, _ in own):
-        return message
-    return {**message, "headers": [*own, *told]}
+    headers = [*message.get("headers", ())]
+    for name, _ in headers:
+        if name == b"ratelimit":
+            return message
+    headers += told
+    return {**message, "headers": headers}
 
 
 async def refuse(refusal: Refusal, scope: Scope, send: Any) -> None:
@@ -190,6 +193,5 @@ async def refuse(refusal: Refusal, scope: Scope, send: Any) -> None:
             await send({"type": "websocket.close", "code": code, "reason": ""})
             return
         prefix = "websocket.http"
-    headers = lines_of(refusal.headers)
-    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": refusal.lines})
     await send({"type": f"{prefix}.response.body", "body": refusal.body})

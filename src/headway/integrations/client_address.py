@@ -59,12 +59,10 @@ class ClientAddress:
         if type(ipv6_prefix) is not int or not 1 <= ipv6_prefix <= 128:
             raise InvalidArgument("ipv6_prefix", ipv6_prefix, "bits from 1 to 128")
         self._prefix = ipv6_prefix
-        self._of = functools.lru_cache(MAX_CACHED)(self._find)  # a client comes again
-
-    @property
-    def trusts(self) -> bool:
+        self._header_name = self.header.encode()
+        self.trusts = bool(self._trusted) or self._unix
         """Whether the header is looked at."""
-        return bool(self._trusted) or self._unix
+        self._of = functools.lru_cache(MAX_CACHED)(self._find)  # a client comes again
 
     def of(self, peer: str | None, values: Sequence[str]) -> str | None:
         """The client, by the connection's peer (None: a unix socket) and the header's values; None: not known."""
@@ -92,11 +90,13 @@ class ClientAddress:
         '203.0.113.7'
         """
         client = scope.get("client")
-        name = self.header.encode()
-        values = (
-            [value.decode("latin-1") for key, value in scope["headers"] if key == name] if self.trusts else []
+        peer = client[0] if client else None
+        if not self.trusts:
+            return self._of(peer, ())
+        name = self._header_name
+        return self._of(
+            peer, tuple(value.decode("latin-1") for key, value in scope["headers"] if key == name)
         )
-        return self.of(client[0] if client else None, values)
 
     def of_environ(self, environ: Any) -> str | None:
         """The client of a WSGI environment."""

@@ -27,11 +27,11 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from headway import InvalidUse, Permit
-from headway.integrations.asgi import TOO_MANY, TRY_LATER, lines_of, with_headers
+from headway.integrations.asgi import TOO_MANY, TRY_LATER, with_headers
 from headway.integrations.charges import Charges
 from headway.integrations.client_address import ClientAddress
 from headway.integrations.inbound import Ban, Inbound, Limits
-from headway.integrations.refusals import PROBLEM, Refusal
+from headway.integrations.refusals import PROBLEM, Refusal, lines_of
 from headway.limiter.request_input import Cost
 
 __all__ = ["RateLimit", "Refused", "install"]

@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from headway import Denied, EngineUnavailable, InvalidArgument, Limiter, Permit, Status
 from headway.core.limits import Limit
-from headway.integrations.refusals import Refusal, exceeded, retry_after, too_costly, unavailable
+from headway.integrations.refusals import LEGACY, Refusal, Refusals, too_costly, unavailable
 from headway.limiter.request_input import Cost
+from headway.status import rows_pairs
 
 OneLimit = str | Limit | Limiter | None
 """None: not limited."""
@@ -30,7 +31,6 @@ Ban = tuple[str | Limit, float]
 
 MAX_LIMITS: Final = 1000
 """How many different limits a function may name: each has ledgers of its own."""
-LEGACY: Final = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 
 
 class Admission(NamedTuple):
@@ -89,6 +89,7 @@ class Inbound:
         self._cost = cost
         self._exempt = exempt
         self._bans = None if ban is None else Bans(ban, options)
+        self._refusals = Refusals(headers, legacy_headers)
 
     def limiter_for(self, request: Any) -> Limiter | None:
         """The limiter of a request; None: it is not limited."""
@@ -108,67 +109,78 @@ class Inbound:
     def admit(self, request: Any, *, away: bool = False) -> Admission:
         """Decide a request, for a thread. `away`: the engine did not answer just now, and is not asked again."""
         limiter = self.limiter_for(request)
-        return FREE if limiter is None else self._admit(limiter, request, away)
-
-    def _admit(self, limiter: Limiter, request: Any, away: bool) -> Admission:
-        key, cost = self._key(request), self._cost(request) if callable(self._cost) else self._cost
-        if cost == 0:
+        if limiter is None:
             return FREE
         try:
-            if away and limiter._shared is not None:
-                limiter = limiter._shared.stand_in()
-            found = limiter.try_acquire(key, cost=cost)
-            if not found and self._bans is not None and self._bans.exceeded(found):
-                limiter.pause(self._bans.seconds, key)
-                found = limiter.try_acquire(key, cost=cost)
+            used = limiter if not away or limiter._shared is None else limiter._shared.stand_in()
         except EngineUnavailable:
             return Admission(refusal=unavailable(), away=True)
-        except InvalidArgument as error:
-            return self._too_costly(limiter, cost, error)
-        return self._admission(limiter, found)
+        return self._admission(limiter, self.take(used, request), away)
 
     async def admit_async(self, request: Any, *, away: bool = False) -> Admission:
         """Decide a request, for a task."""
         limiter = self.limiter_for(request)
-        if limiter is None:
+        if limiter is None or limiter._shared is None or away:
+            return FREE if limiter is None else self.admit(request, away=away)  # there is nothing to wait for
+        return self._admission(limiter, await self.take_async(limiter, request), away)
+
+    def _admission(self, limiter: Limiter, found: Permit | Refusal | None, away: bool) -> Admission:
+        if found is None:
             return FREE
-        if limiter._shared is None and self._bans is None:
-            return self._admit(limiter, request, False)  # in memory there is nothing to wait for
+        if isinstance(found, Refusal):
+            return Admission(None, found, away or found.status == 503)
+        shared = limiter._shared
+        return Admission(found, None, away or (shared is not None and shared.decided_without_engine(found)))
+
+    def take(self, limiter: Limiter, request: Any) -> Permit | Refusal | None:
+        """Ask this limiter, for a thread; None: it costs nothing."""
+        key, cost = self._key(request), self._cost
+        if callable(cost):
+            cost = cost(request)
+        if cost == 0:
+            return None
+        try:
+            found = limiter.try_acquire(key, cost=cost)
+            if found:
+                return found
+            if self._bans is not None and self._bans.exceeded(found):
+                limiter.pause(self._bans.seconds, key)
+                found = limiter.try_acquire(key, cost=cost)
+        except EngineUnavailable:
+            return unavailable()
+        except InvalidArgument as error:
+            return self._too_costly(limiter, cost, error)
+        return found or self._refusals.of(found)
+
+    async def take_async(self, limiter: Limiter, request: Any) -> Permit | Refusal | None:
+        """Ask this limiter, for a task."""
         key, cost = self._key(request), self._cost(request) if callable(self._cost) else self._cost
         if cost == 0:
-            return FREE
+            return None
         try:
-            if away and limiter._shared is not None:
-                limiter = limiter._shared.stand_in()
             found = await limiter.try_acquire_async(key, cost=cost)
             if not found and self._bans is not None and await self._bans.exceeded_async(found):
                 await limiter.pause_async(self._bans.seconds, key)
                 found = await limiter.try_acquire_async(key, cost=cost)
         except EngineUnavailable:
-            return Admission(refusal=unavailable(), away=True)
+            return unavailable()
         except InvalidArgument as error:
             return self._too_costly(limiter, cost, error)
-        return self._admission(limiter, found)
+        return found or self._refusals.of(found)
 
-    def _admission(self, limiter: Limiter, found: Permit | Denied) -> Admission:
-        if not found:
-            return Admission(refusal=self.refused(found))
-        shared = limiter._shared
-        return Admission(found, None, shared is not None and shared.decided_without_engine(found))
-
-    def _too_costly(self, limiter: Limiter, cost: Cost, error: InvalidArgument) -> Admission:
+    def _too_costly(self, limiter: Limiter, cost: Cost, error: InvalidArgument) -> Refusal:
         """A client may ask for more than there ever is; whatever else is wrong is the program's."""
         if error.argument != "cost":
             raise error
         limiter._check_cost(cost)
-        return Admission(refusal=too_costly(error))
+        return too_costly(error)
 
     # -- answers -----------------------------------------------------------------------------------------
 
-    def refused(self, denied: Denied) -> Refusal:
-        """The answer to a request for which there is no permit."""
-        status = denied.status
-        return exceeded(denied, self.headers_of(status) if self.headers else retry_after(status))
+    def lines_of(self, permit: Permit) -> list[tuple[bytes, bytes]]:
+        """The headers that tell of the limit after a grant, as ASGI has them."""
+        rows = permit._rows()
+        return rows_pairs(rows, legacy=self.legacy_headers) if rows else []
 
     def status_of(self, permit: Permit) -> Status | None:
         """How the limit stands after a grant; None: it is not to be told, or the engine is away."""

@@ -59,7 +59,7 @@ class RateLimit:
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
         permit, refusal, _ = self._inbound.admit(environ)
         if refusal is not None:
-            start_response(refusal.line, list(refusal.headers.items()))
+            start_response(refusal.reason, list(refusal.headers.items()))
             return [] if environ.get("REQUEST_METHOD") == "HEAD" else [refusal.body]
         if permit is None:
             return self._app(environ, start_response)  # type: ignore[no-any-return]
