@@ -24,7 +24,31 @@ ROOT = HERE.parent
 UNPROMISING = ("Next to other libraries", "Read on")
 
 PROMISES = {
-    "services | ASGI, WSGI, FastAPI, Flask": [
+    "task queues | Celery, RQ, Dramatiq, arq: a denied task goes back with a promised time, and uses none of its "
+    "retries": [
+        "integrations/test_celery.py::test_denied_tasks_go_back_and_keep_the_limit_without_using_retries",
+        "integrations/test_rq.py::test_denied_jobs_are_scheduled_for_their_time_and_use_no_retries",
+        "integrations/test_dramatiq.py::test_denied_messages_come_back_and_use_no_retries",
+        "integrations/test_arq.py::test_denied_jobs_come_back_and_use_no_tries",
+    ],
+    'a limit that is not known | `"adaptive 1/s to 100/s"`: a rate that finds it from the answers alone': [
+        "integrations/test_adaptive_clients.py::test_a_client_finds_a_window_that_the_server_hides",
+        "lab/test_adaptive_worlds.py::test_each_world_meets_the_bar",
+    ],
+    "figures | Prometheus and OpenTelemetry": [
+        "integrations/test_metrics.py::test_prometheus_shows_what_stats_counts",
+        "integrations/test_metrics.py::test_opentelemetry_shows_what_stats_counts",
+    ],
+    "Programs in Python use it as an engine, with every verb: "
+    '`Limiter("100/minute", name="api", engine="http://127.0.0.1:8080")`.': [
+        "engines/test_every_verb.py::test_every_verb_and_option_is_in_a_test",
+    ],
+    "`/` is a console that shows limits and gates live.": [
+        "console/test_page.py::test_a_change_is_shown",
+    ],
+    "services | ASGI, WSGI, FastAPI, Flask, Django and its REST framework": [
+        "integrations/test_django.py::test_behind_a_server",
+        "integrations/test_rest_framework.py::test_a_refusal_says_when_in_the_frameworks_words",
         "integrations/test_asgi.py::test_fastapi_behind_uvicorn",
         "integrations/test_wsgi.py::test_behind_gunicorn",
         "integrations/test_fastapi.py::test_behind_uvicorn",
@@ -446,14 +470,14 @@ def starts(limiter, clock, how):
 
 
 def test_every_verb_that_may_wait_has_a_twin():
-    """`hold` is for both by itself, and `stats` neither waits nor talks to an engine."""
+    """`hold` is for both by itself; `rate` and `stats` neither wait nor talk to an engine."""
     verbs = {
         name
         for name, value in inspect.getmembers(Limiter, callable)
         if not name.startswith("_") and not name.endswith("_async")
     }
     without = {name for name in verbs if not hasattr(Limiter, f"{name}_async")}
-    assert without <= {"hold", "stats"} | PRIVATE, without
+    assert without <= {"hold", "rate", "stats"} | PRIVATE, without
 
 
 # Not verbs, and to become private.
