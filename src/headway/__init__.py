@@ -43,6 +43,7 @@ from headway.errors import (
     UnsupportedAsync,
 )
 from headway.events import LimiterEvent
+from headway.limiter.adaptive_concurrency import AdaptiveConcurrency
 from headway.limiter.limiter import Limiter
 from headway.limiter.permits import Permit
 from headway.limiter.prefetch_options import Prefetch
@@ -55,6 +56,7 @@ from headway.throttle.decorator import limiter_of, throttle
 __all__ = [
     "AcquireTimeout",
     "Adaptive",
+    "AdaptiveConcurrency",
     "Admission",
     "AllOf",
     "Bucket",
