@@ -7,6 +7,7 @@
     refunds    the grants that can still be given back
     decide     the decision: limiters, one for each rule, and what is answered
     quick      the usual request, decided in one compiled step: bytes in, bytes out
+    shared_quick   the usual request on a shared engine
     stats      what was counted, under the names that dashboards know
     grpc_server, json_call   how the decision is asked for
     settings, served         as a part of `headway serve`

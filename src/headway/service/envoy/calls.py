@@ -40,6 +40,10 @@ class Reply(NamedTuple):
 async def should_rate_limit(service: RateLimitService, data: bytes) -> Reply:
     """`RateLimitService/ShouldRateLimit`."""
     try:
+        usual = service.shared_quick
+        part = None if usual is None else usual.find(data)
+        if usual is not None and part is not None:
+            return Reply(GrpcStatus.OK, message=await usual.decide(part))
         response = await service.decide(decode_request(data))
         return Reply(GrpcStatus.OK, message=encode_response(response))
     except MalformedMessage as error:

@@ -45,6 +45,7 @@ from headway.service.envoy.messages import (
 )
 from headway.service.envoy.rules import label, ledger_key
 from headway.service.envoy.settings import DEFAULT_MAX_KEYS
+from headway.service.envoy.shared_quick import SharedDecisions
 from headway.service.envoy.stats import RuleStats, Stats
 from headway.service.envoy.units import current_limit
 
@@ -126,8 +127,13 @@ class RateLimitService:
         """Whether a decision has to be waited for."""
         self.quick = None if self.shared else quick_decisions(self)
         """Decides the usual request at once: bytes in, bytes out, or None for what is left to `decide`."""
+        self.shared_quick = SharedDecisions(self) if self.shared else None
         if self.quick is not None:
             self.stats.quick = self.quick
+
+    def now(self) -> int:
+        """Nanoseconds, by its clock."""
+        return self._clock.now()
 
     @property
     def config(self) -> Config:
@@ -138,8 +144,9 @@ class RateLimitService:
         """Decide by another configuration from the next request on. Rules that stay, with whatever number, keep what
         was used. `prepared` is what `prepare` returned for it."""
         self._limiters, self._config = prepared or self.prepare(config), config
-        if self.quick is not None:
-            self.quick.forget()
+        for decisions in (self.quick, self.shared_quick):
+            if decisions is not None:
+                decisions.forget()
 
     def prepare(self, config: Config) -> Limiters:
         """Open the limiters of a configuration. In memory its numbers count from here on."""
@@ -154,7 +161,7 @@ class RateLimitService:
     def close(self) -> None:
         """Decide nothing any more."""
         self._closed = True
-        self.quick = None
+        self.quick = self.shared_quick = None
         self._limiters.close()
 
     # -- a request ---------------------------------------------------------------------------------------
@@ -175,6 +182,17 @@ class RateLimitService:
             answers = await self._ask_together(asks)
         else:
             answers = self._ask_in_turn(asks)
+        return await self._conclude(statuses, asks, answers)
+
+    async def conclude_one(self, ask: Ask, answer: Answer) -> RateLimitResponse:
+        """The answer to a request of one descriptor, for which this was answered."""
+        self.stats.requests += 1
+        return await self._conclude([NO_LIMIT], [ask], [answer])
+
+    async def _conclude(
+        self, statuses: list[DescriptorStatus], asks: list[Ask], answers: list[Answer]
+    ) -> RateLimitResponse:
+        """What is answered, and what is charged or goes back."""
         # What is over its limit; and whether the request is refused, so that nothing of it is charged.
         over = [ask for ask, answer in zip(asks, answers, strict=True) if not _granted(ask, answer)]
         denied = any(not ask.shadow for ask in over)

@@ -58,22 +58,30 @@ class Kept:
             # Requests move a cursor that forgets idle keys, and this one will not come so far.
             for keyed in store.keyed_ledgers:
                 keyed.sweep(store.clock.now(), store.clock.wall())
-        return self._no_room(key) if len(store.first.ledgers) >= most else None
+        return self.no_room(key) if len(store.first.ledgers) >= most else None
 
     async def take(self, key: str | None, hits: int, most: int) -> Permit | Denied:
         """`try_acquire` for so many hits, where there is room for a ledger of this key, among `most`."""
         if not self.shared:
             full = self.full(key, most)
             return self.limiter.try_acquire(key, cost=hits) if full is None else full
-        keys = self.keys
-        keys.most = most
-        if not keys.admits(key, time.monotonic()):
-            return self._no_room(key)
+        if not self.has_room(key, most):
+            return self.no_room(key)
         answer = await self.limiter.try_acquire_async(key, cost=hits)
-        keys.note(key, time.monotonic() + self.refunds.period_ns / SECOND)
+        self.note(key)
         return answer
 
-    def _no_room(self, key: str | None) -> Denied:
+    def has_room(self, key: str | None, most: int) -> bool:
+        """Whether there is room for a ledger of this key on a shared engine, among `most`."""
+        self.keys.most = most
+        return self.keys.admits(key, time.monotonic())
+
+    def note(self, key: str | None) -> None:
+        """A key was used: it has a ledger on the shared engine for a while. Said at most once a second of one that is
+        used all the time."""
+        self.keys.note(key, time.monotonic() + self.refunds.period_ns / SECOND + 1.0)
+
+    def no_room(self, key: str | None) -> Denied:
         return Denied(key, [(self.limit, 0, SECOND, SECOND, 0, 0, False)], MAX_KEYS)
 
     async def look(self, key: str | None) -> Status:

@@ -261,8 +261,6 @@ cdef class QuickDecisions:
         cdef QuickCounts counts = part.counts
         cdef long long remaining = ledger.remaining(now), near
         cdef long long until = wait if wait else ledger.reset_after(now)
-        cdef unsigned char time[24]
-        cdef Py_ssize_t time_size = 0, inner
         counts.total_hits += part.hits
         if wait:
             part.store.counts.denied += 1
@@ -275,30 +273,50 @@ cdef class QuickDecisions:
             if near > 0:
                 counts.near_limit += min(part.hits, near)
         remaining = min(max(remaining, 0), UINT32)
-        if until < FOREVER:
-            if until >= SECOND:
-                time[time_size] = 8
-                time_size = varint(time, time_size + 1, until // SECOND)
-            if until % SECOND:
-                time[time_size] = 16
-                time_size = varint(time, time_size + 1, until % SECOND)
-        inner = 2 + PyBytes_GET_SIZE(part.said)
-        if remaining:
-            inner += 1 + width(remaining)
-        if until < FOREVER:
-            inner += 2 + time_size
-        out[at] = 18
-        at = varint(out, at + 1, inner)
-        out[at], out[at + 1] = 8, 2 if wait and not part.shadow else 1
-        at = put(out, at + 2, part.said)
-        if remaining:
-            out[at] = 24
-            at = varint(out, at + 1, remaining)
-        if until < FOREVER:
-            out[at], out[at + 1] = 34, <unsigned char> time_size
-            memcpy(out + at + 2, time, time_size)
-            at += 2 + time_size
-        return at
+        return write_status(out, at, 2 if wait and not part.shadow else 1, part.said, remaining, until)
+
+
+def granted(bytes said not None, long long remaining, long long until):
+    """The answer to a request with one descriptor that was granted, with its limit as it is said."""
+    cdef unsigned char out[ROOM]
+    cdef Py_ssize_t at
+    if PyBytes_GET_SIZE(said) + 2 * OVERHEAD > ROOM:
+        raise ValueError("the name of a limit is too long")
+    out[0], out[1] = 8, 1
+    at = write_status(out, 2, 1, said, remaining, until)
+    return PyBytes_FromStringAndSize(<const char *> out, at)
+
+
+cdef Py_ssize_t write_status(
+    unsigned char *out, Py_ssize_t at, unsigned char code, bytes said, long long remaining, long long until
+):
+    """A status, as the second field of an answer."""
+    cdef unsigned char time[24]
+    cdef Py_ssize_t time_size = 0, inner
+    if until < FOREVER:
+        if until >= SECOND:
+            time[time_size] = 8
+            time_size = varint(time, time_size + 1, until // SECOND)
+        if until % SECOND:
+            time[time_size] = 16
+            time_size = varint(time, time_size + 1, until % SECOND)
+    inner = 2 + PyBytes_GET_SIZE(said)
+    if remaining:
+        inner += 1 + width(remaining)
+    if until < FOREVER:
+        inner += 2 + time_size
+    out[at] = 18
+    at = varint(out, at + 1, inner)
+    out[at], out[at + 1] = 8, code
+    at = put(out, at + 2, said)
+    if remaining:
+        out[at] = 24
+        at = varint(out, at + 1, remaining)
+    if until < FOREVER:
+        out[at], out[at + 1] = 34, <unsigned char> time_size
+        memcpy(out + at + 2, time, time_size)
+        at += 2 + time_size
+    return at
 
 
 cdef inline Py_ssize_t put(unsigned char *out, Py_ssize_t at, bytes data):

@@ -206,8 +206,11 @@ class GrpcProtocol(asyncio.Protocol):
 
     async def _await(self, stream: int, answer: Awaitable[bytes], limit_ns: int | None) -> None:
         try:
-            async with asyncio.timeout(None if limit_ns is None else limit_ns / 1e9):
+            if limit_ns is None:
                 found = await answer
+            else:
+                async with asyncio.timeout(limit_ns / 1e9):
+                    found = await answer
             self.http2.answer(stream, found)
         except TimeoutError:
             self.http2.fail(stream, GrpcStatus.DEADLINE_EXCEEDED, "the call's time is over")
