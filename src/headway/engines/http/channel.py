@@ -52,6 +52,8 @@ RETRIES = 2
 """How often a batch is sent again at once when its connection breaks."""
 PATIENCE = 2.0
 """Seconds that a server has for a batch before its connection is taken for dead; callers have their own time-outs."""
+FAREWELL = 1.0
+"""Seconds that a server has to hear that a client goes."""
 GONE = 410
 """The status with which a server says that it does not know the session."""
 
@@ -206,13 +208,13 @@ class Channel:
             return
         if not self.fresh and self._unreachable_since == 0:
             self.post(Request(None, "bye"))
-            self.flush(self.timeout)
+            self.flush(min(self.timeout, FAREWELL))
         self.stopped = True
         self._bell.ring()
         self._listener.again()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(self.timeout + 1)
+            thread.join(PATIENCE + FAREWELL)
         self._listener.join(1)
 
     def forget(self) -> None:
@@ -243,6 +245,8 @@ class Channel:
                 if self.queue:
                     self._idle.clear()
                     continue
+                if self._over():
+                    return  # what rang for that was heard elsewhere
                 rang = self._bell.wait(self._pause())
                 if not rang and self._to_tidy():
                     self._probing = True
@@ -336,14 +340,15 @@ class Channel:
                 trouble: Exception = BadAnswer(f"it answered {status}: {said.get('detail', said)}")
                 if status in (400, 413, 415, 422):
                     # It will never be taken.
+                    _not_opened(batch)
                     self._fail(batch, trouble)
                     return
             except (*CONNECTION_ERRORS, ValueError, KeyError, TypeError, AttributeError) as error:
                 connected = self._connection is not None
                 self._disconnect()
                 tries += 1
-                if connected and tries <= RETRIES:
-                    continue  # it was cut, or closed since it was used last
+                if connected and not self.stopped and (tries <= RETRIES or isinstance(error, TimeoutError)):
+                    continue  # it was cut, or closed since it was used last; or it is slow, and callers know how long
                 trouble = error
             if self._give_up(batch, trouble):
                 return
@@ -354,7 +359,7 @@ class Channel:
         if self._connection is None:
             self._connect()
         assert self._connection is not None
-        return self._connection.post(PATH, body, max(PATIENCE, self.timeout))
+        return self._connection.post(PATH, body, PATIENCE)
 
     def _connect(self) -> None:
         """To the server of the session; to any of them where there is none."""
@@ -387,8 +392,11 @@ class Channel:
         self._fail([request for request in (*batch, *self.queue) if request.awaited], trouble)
         if now - self._unreachable_since > 2 * self.lease_ns:
             self._begin_session()  # no server knows the old one any more
+        if not self.fresh and not self.stopped:
+            return False
         # Of a session that no server has heard of there is nothing to be delivered.
-        return self.stopped or self.fresh
+        _not_opened(batch)
+        return True
 
     def _send_again(self, batch: list[Request]) -> None:
         """What callers wait for goes before all that came later. What was posted belongs to the old session."""
@@ -401,11 +409,17 @@ class Channel:
         self._unreachable_since = 0
         self._heard_at = sample.sent
         self.sample = sample
+        refused: dict[Any, Exception] = {}
         for request, (id, kind, answer) in zip(batch, said["answers"], strict=True):
             if id != request.id:
                 raise BadAnswer("answers in another order")
             if kind == "error":
-                self._refused(request, self._own(error_in(answer)))
+                error = refused.get(request.target) or self._own(error_in(answer))
+                if isinstance(request, Open):
+                    # What comes after it hears why it could not be opened.
+                    refused[request.target] = error
+                    _not_opened([request])
+                self._refused(request, error)
             else:
                 request.apply(answer, sample)
                 request.applied = True
@@ -478,6 +492,13 @@ class Channel:
                 decision.move(rest[0], rest[1], self.sample)
             else:
                 decision.lose()
+
+
+def _not_opened(batch: list[Request]) -> None:
+    """No server has heard that these were opened."""
+    for request in batch:
+        if isinstance(request, Open) and request.target is not None:
+            request.target.opened = 0
 
 
 def _take(freed: deque[tuple[int, int]], session: int) -> list[int]:
