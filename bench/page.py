@@ -51,6 +51,7 @@ METHOD = """\
 - With `prefetch`, decisions are timed as in memory, on tokens of a private Valkey. Four processes take turns with and
   without it, two seconds each, three times; a refusal is a decision too, and how many were granted is beside it. Calls,
   shares and the idle process are measured in the same twenty seconds, one process asking four limiters on a schedule.
+- The console's page measures itself, in the system's Chromium: from the answer to a call until its row shows it.
 - Events of `Once` all differ, and all are accepted; the gate's clock says so afterwards. An event is late by the time
   from when it is due until a subscriber has it in hand. A million are pending on a clock that stands still until all
   are there.

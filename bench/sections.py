@@ -4,6 +4,10 @@ from bench import (
     calls,
     celery,
     clients,
+from bench import (
+    calls,
+    clients,
+    console,
     crowd,
     keys,
     llm,
@@ -34,6 +38,7 @@ SECTIONS: tuple[Section, ...] = (
     clients.SECTION,
     celery.SECTION,
     middleware.SECTION,
+    console.SECTION,
     llm.SECTION,
     rls.SECTION,
     waiters.SECTION,
