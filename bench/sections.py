@@ -4,9 +4,6 @@ from bench import (
     calls,
     celery,
     clients,
-from bench import (
-    calls,
-    clients,
     console,
     crowd,
     keys,
@@ -39,6 +36,7 @@ SECTIONS: tuple[Section, ...] = (
     celery.SECTION,
     middleware.SECTION,
     console.SECTION,
+    celery.SECTION,
     llm.SECTION,
     rls.SECTION,
     waiters.SECTION,
