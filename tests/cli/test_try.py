@@ -110,8 +110,10 @@ def test_without_a_terminal_it_shows_figures_and_ends_by_itself(tmp_path):
         timeout=3 * NEVER,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    figures = re.findall(r"^  api (\d+) granted, .*alarms \d+ pending$", done.stdout, re.MULTILINE)
+    assert done.returncode == 0
+    # On a busy machine the engine may be said to be slow; nothing else is.
+    assert [line for line in done.stderr.splitlines() if not line.startswith("engine embedded:")] == []
+    figures = re.findall(r"^  api (\d+) granted, .*alarms [\d?]+ pending$", done.stdout, re.MULTILINE)
     assert len(figures) == 6
     assert int(figures[-1]) > 0
     assert done.stdout.endswith("headway: ended\n")
