@@ -215,6 +215,33 @@ time.sleep(600)
         limiter.acquire(timeout=NEVER).complete()
 
 
+def test_a_server_that_ends_sends_waiters_away_and_lets_permits_be_ended(folder, make):
+    engine = f"embedded://{folder}/ledgers?lease=60"
+    with served(folder, "[server]\ndrain = 30\n", "--engine", engine) as process:
+        limiter = make("1 concurrent", process.url)
+        held = limiter.acquire()
+        heard: list[Any] = []
+
+        def wait():
+            try:
+                limiter.acquire(timeout=NEVER)
+            except EngineUnavailable as error:
+                heard.append(str(error))
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wait_until(lambda: limiter.stats().waiting == 1, "it waits")
+        process.child.send_signal(signal.SIGTERM)
+        waiter.join(NEVER)
+        assert "about to end" in heard[0]
+        assert process.child.poll() is None, "it waits for the permit"
+        held.complete()
+        assert process.child.wait(NEVER) == 0
+        process.forget()
+        beside = make("1 concurrent", engine, name=limiter.name)
+        assert beside.peek().in_flight == 0, "the end has reached the ledger"
+
+
 # -- cuts --------------------------------------------------------------------------------------------------------
 
 
