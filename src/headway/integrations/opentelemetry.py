@@ -39,7 +39,7 @@ PREFIX = "headway."
 def instrument(*limiters: Limiter, labels: Labels | None = None, meter: Meter | None = None) -> None:
     """Observe `stats()` of these limiters. A meter takes each name once, so give all limiters in one call.
 
-    >>> limiter = Limiter("2/minute", name="partner")
+    >>> limiter = Limiter("2/minute", name="maps")
     >>> instrument(limiter, labels={"team": "payments"})
     """
     for limiter in limiters:
@@ -67,7 +67,7 @@ def _observe(
 def observer(labels: Labels | None = None, meter: Meter | None = None) -> Callable[[LimiterEvent], None]:
     """An `on_event` that counts events by kind, and how long requests waited. One may serve many limiters.
 
-    >>> limiter = Limiter("1/minute", name="partner", on_event=observer())
+    >>> limiter = Limiter("1/minute", name="tiles", on_event=observer())
     >>> bool(limiter.try_acquire())
     True
     """

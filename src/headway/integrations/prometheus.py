@@ -58,10 +58,10 @@ def collector(*limiters: Limiter, labels: Labels | None = None) -> Collector:
 
     >>> from prometheus_client import CollectorRegistry
     >>> registry = CollectorRegistry()
-    >>> limiter = Limiter("2/minute", name="partner")
+    >>> limiter = Limiter("2/minute", name="mail")
     >>> registry.register(collector(limiter, labels={"team": "payments"}))
     >>> _ = limiter.try_acquire()
-    >>> registry.get_sample_value("headway_granted_total", {"limit": "partner", "team": "payments"})
+    >>> registry.get_sample_value("headway_granted_total", {"limit": "mail", "team": "payments"})
     1.0
     """
     for limiter in limiters:
@@ -79,9 +79,9 @@ def observer(
 
     >>> from prometheus_client import CollectorRegistry
     >>> registry = CollectorRegistry()
-    >>> limiter = Limiter("1/minute", name="partner", on_event=observer(registry=registry))
+    >>> limiter = Limiter("1/minute", name="search", on_event=observer(registry=registry))
     >>> _ = limiter.try_acquire(), limiter.try_acquire()
-    >>> registry.get_sample_value("headway_events_total", {"limit": "partner", "kind": "denied"})
+    >>> registry.get_sample_value("headway_events_total", {"limit": "search", "kind": "denied"})
     1.0
     """
     own = dict(labels or {})
