@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TICK = 1000
 """Nanoseconds: the tick of the engines that a service has."""
 
-LATENESS_NS = 10_000_000
+LATENESS_NS = 25_000_000
 """How late a waiter may be for its slot: the server wakes up for it, and then tells it."""
 
 engines: weakref.WeakSet[Engine] = weakref.WeakSet()
