@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from headway.core.limits import Bucket, Concurrency, Limit, Spacing
 from headway.core.unlimited import Unlimited
@@ -25,21 +25,38 @@ KEPT: Final = 1024
 """How many limits have their texts kept. A function that makes overrides may make limits without end."""
 
 
-class LimitTexts(NamedTuple):
+class LimitTexts:
     """What headers say of a limit at any time; of several, the one that binds, beside the policies of all."""
 
-    limits: tuple[Limit, ...]
-    """They are kept, so that no other limit gets their identity while the texts are."""
-    text: str
-    name: str
-    policies: str
-    capacity: str
-    ratelimit: bytes
-    """How the value of `RateLimit` begins."""
-    policy_pair: tuple[bytes, bytes]
-    capacity_pair: tuple[bytes, bytes]
-    lines: bytes
-    """The lines of a block that do not change."""
+    __slots__ = (
+        "capacity",
+        "capacity_pair",
+        "limits",
+        "lines",
+        "name",
+        "policies",
+        "policy_pair",
+        "ratelimit",
+        "text",
+    )
+
+    def __init__(self, limits: tuple[Limit, ...], index: int) -> None:
+        limit = limits[index]
+        # They are kept, so that no other limit gets their identity while the texts are.
+        self.limits = limits
+        self.text = str(limit)
+        self.name = f'"{limit.kind}-{index}"'
+        self.policies = ", ".join([f'"{one.kind}-{i}";{_policy(one)}' for i, one in enumerate(limits)])
+        self.capacity = str(limit.capacity)
+        # How the value of `RateLimit` begins.
+        self.ratelimit = self.name.encode()
+        self.policy_pair = (b"ratelimit-policy", self.policies.encode())
+        self.capacity_pair = (b"x-ratelimit-limit", self.capacity.encode())
+        # The lines of a block that do not change.
+        self.lines = b"ratelimit-policy: %b\r\nx-ratelimit-limit: %b\r\n" % (
+            self.policy_pair[1],
+            self.capacity_pair[1],
+        )
 
 
 _single: dict[int, LimitTexts] = {}
@@ -57,7 +74,7 @@ def texts_of(limit: Limit) -> LimitTexts:
     if found is None:
         if len(_single) >= KEPT:
             _single.clear()
-        found = _single[id(limit)] = _texts((limit,), 0)
+        found = _single[id(limit)] = LimitTexts((limit,), 0)
     return found
 
 
@@ -68,21 +85,8 @@ def texts_of_several(limits: Sequence[Limit], index: int) -> LimitTexts:
     if found is None:
         if len(_several) >= KEPT:
             _several.clear()
-        found = _several[key] = _texts(tuple(limits), index)
+        found = _several[key] = LimitTexts(tuple(limits), index)
     return found
-
-
-def _texts(limits: tuple[Limit, ...], index: int) -> LimitTexts:
-    limit = limits[index]
-    name = f'"{limit.kind}-{index}"'
-    policies = ", ".join(f'"{one.kind}-{i}";{_policy(one)}' for i, one in enumerate(limits))
-    capacity = str(limit.capacity)
-    policy_pair = (b"ratelimit-policy", policies.encode())
-    capacity_pair = (b"x-ratelimit-limit", capacity.encode())
-    lines = b"ratelimit-policy: %b\r\nx-ratelimit-limit: %b\r\n" % (policy_pair[1], capacity_pair[1])
-    return LimitTexts(
-        limits, str(limit), name, policies, capacity, name.encode(), policy_pair, capacity_pair, lines
-    )
 
 
 def _policy(limit: Limit) -> str:

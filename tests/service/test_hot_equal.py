@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import math
 import re
 from typing import Any
 
@@ -160,6 +161,17 @@ async def conversation(sequence, hot, with_tokens):
     """What is said to these requests, one after the other, and what the server counts."""
     heard: list[Any] = []
     permits: list[str] = []
+    loop = asyncio.get_running_loop()
+    at = loop.time()
+
+    async def until(pause):
+        """The next request comes at the same time on both sides, however many turns of the loop this one took."""
+        nonlocal at
+        at = (at + 0.25 if loop.time() < at + 0.25 else float(math.ceil(loop.time() + 1))) + pause
+        come = loop.create_future()
+        loop.call_at(at, come.set_result, None)
+        await come
+
     async with served(LIMITS + (TOKENS if with_tokens else ""), hot) as server:
         connection = server.connect()
         # Twice: the second time the head is known to the hot side, unless the request comes in pieces.
@@ -180,13 +192,14 @@ async def conversation(sequence, hot, with_tokens):
                 text = b"".join(connection.wire.written[before:])
                 heard.append(re.sub(rb"date: .*\r\n", b"", text))
                 connection.leave()
+                await until(0)
                 continue
             found = (await connection.after(1))[-1:]
             heard += [
                 (told(said, permits), connection.answers().interim, connection.wire.closed) for said in found
             ]
             connection.leave()
-            await asyncio.sleep(asked[7])
+            await until(asked[7])
         connection.leave()
         await asyncio.sleep(0.01)
         return heard, server.service.metrics.text(server.service.limits, server.service.permits)

@@ -14,6 +14,8 @@ from headway.service.protocol import MAX_PIPELINED, READ_ON
 from headway.service.running import KEEP_ALIVE
 from headway.testing import run
 
+pytestmark = pytest.mark.both_forms
+
 LIMITS = """
 [limits.window]
 limit = "1000/minute"

@@ -93,8 +93,9 @@ class Decider:
     def acquire_at_once(self, body: Acquire) -> Decided | HeadwayError | None:
         """`acquire` where nothing has to be waited for: a permit, or what would be raised; None where there is."""
         found = None if body.wait else self._at_once(body)
-        if isinstance(found, Decided):
-            self._count(found)
+        if type(found) is Decided and found.grant.would_deny is None:
+            found.served.granted += 1
+            self._metrics.granted(found.grant.limit, found.seconds)
         return found
 
     async def acquire_each(self, body: AcquireEach) -> tuple[EachAnswer, list[Decided]]:
@@ -260,9 +261,12 @@ class Decider:
             return later("too-many-permits", "this server holds no more permits", FULL_RETRY)
         now = self._now()
         config = served.config
-        served.keys.note(take.key, now + reset_or(found, config.lease))
+        if found is None:
+            reset, message, head = math.inf, None, b""
+        else:
+            reset, message, head = found.reset_after, found.message, found.head
+        served.keys.note(take.key, now + (reset_or(found, config.lease) if reset == math.inf else reset))
         waited = now - started if isinstance(take, Acquire) and take.wait else 0.0
-        message, head = (None, b"") if found is None else (found.message, found.head)
         if not kept:
             within = permit.expires_in
             grant = Grant(

@@ -13,12 +13,16 @@ import msgspec
 from msgspec import Struct
 
 from headway.errors import HeadwayError
+from headway.service.acquire import Decided
 from headway.service.answers import fingerprint
 from headway.service.api import Answer, Call, Endpoint
 from headway.service.encoded import JSON, Encoded
 from headway.service.messages import ENCODER, MAX_ID, Acquire
 from headway.service.problems import Problem, problem_of
 from headway.service.service import Service
+
+_NO_BODY = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What is raised for bytes that are no body; `ValidationError` is one of the first."""
 
 UnlessGone = Callable[[Awaitable[Answer], bool], Awaitable[Answer]]
 """Waits for an answer until the client has gone; the second argument says whether the command has an id."""
@@ -43,18 +47,19 @@ class ApiCall:
         self.endpoint = endpoint
         self._service = service
         self._handler = endpoint.handler
-        self._decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
+        self._decode = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body).decode
+        self._decider = service.decider
         self.has_body = endpoint.body is not None
         self._answers = service.metrics.answers_of(endpoint.path)
 
     def decoded(self, raw: bytes) -> Any:
         """The body, checked; raises a `Problem`. Nothing is the same as {}."""
-        assert self._decoder is not None
+        assert self._decode is not None
         try:
-            return self._decoder.decode(raw or b"{}")
+            return self._decode(raw or b"{}")
         except msgspec.ValidationError as error:
             raise Problem("bad-request", str(error)) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except _NO_BODY as error:
             raise Problem("bad-json", f"the body is no JSON: {error}") from None
 
     def id_of(self, asked: Asked, body: Any) -> str | None:
@@ -102,27 +107,36 @@ class ApiCall:
         self.count(found)
         return found
 
-    def answered_at_once(self, params: Mapping[str, str], key: str | None, body: Any) -> Encoded | None:
-        """The answer, where it needs nothing that has to be waited for; None where it does, or has an id."""
-        if key is not None or getattr(body, "id", None) is not None:
+    def answered_at_once(self, params: Mapping[str, str], key: str | None, raw: bytes) -> Encoded | None:
+        """The answer, where it needs nothing that has to be waited for; None where it does, or is unusual.
+
+        A body that is not accepted is unusual, and so is a command with an id. Nothing has changed then.
+        """
+        body = None
+        if self._decode is not None:
+            try:
+                body = self._decode(raw or b"{}")
+            except _NO_BODY:
+                return None
+        if key is not None or (body is not None and body.id is not None):
             return None
         found: Encoded
         try:
-            if isinstance(body, Acquire):
-                decided = self._service.decider.acquire_at_once(body)
+            if type(body) is Acquire:
+                decided = None if body.wait else self._decider.acquire_at_once(body)
                 if decided is None:
                     return None
-                if isinstance(decided, HeadwayError):
-                    found = problem_of(decided).encoded()
-                else:
+                if isinstance(decided, Decided):
                     found = Encoded(200, decided.head, JSON, ENCODER.encode(decided.grant))
+                else:
+                    found = problem_of(decided).encoded()
             else:
                 work = self._handler(self._service, Call(params, {}, body))
                 assert isinstance(work, Answer)
                 found = encoded(work)
         except HeadwayError as error:
             found = problem_of(error).encoded()
-        self.count(found)
+        self._answers[found.status] = self._answers.get(found.status, 0) + 1
         return found
 
     def count(self, found: Encoded) -> None:

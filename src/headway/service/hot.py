@@ -135,22 +135,27 @@ class HotCalls:
             if admitted is None:
                 return None
             token = admitted
-        call, body = hot.call, None
+        call = hot.call
         if call.has_body:
             kind = facts.get(b"content-type")
             if kind != b"application/json" and (raw or kind is not None):
                 return None
-            try:
-                body = call.decoded(raw)
-            except Problem:
-                return None
-            if isinstance(body, Acquire) and body.wait:
-                return None
         header = facts.get(b"idempotency-key")
         key = None if header is None else header.decode("latin-1")
-        found = call.answered_at_once(hot.params, key, body)
+        found = call.answered_at_once(hot.params, key, raw)
         if found is not None:
             return found
+        return self._work(hot, token, key, raw)
+
+    def _work(self, hot: HotCall, token: str, key: str | None, raw: bytes) -> Work | None:
+        """The work of answering what cannot be answered at once; None where the application has to."""
+        call = hot.call
+        try:
+            body = call.decoded(raw) if call.has_body else None
+        except Problem:
+            return None
+        if isinstance(body, Acquire) and body.wait:
+            return None
         asked = Asked(
             token=token, method=call.endpoint.method, path=hot.path, params=hot.params, idempotency_key=key
         )

@@ -110,7 +110,8 @@ class HotProtocol(BoundedProtocol):
 
     def _answer_known(self, data: bytes) -> int:
         """Answer the requests whose heads are known and whose bodies are there; how many bytes they were."""
-        known = self._hot.heads
+        hot = self._hot
+        known = hot.heads
         done, size = 0, len(data)
         while True:
             body = data.find(b"\r\n\r\n", done) + 4
@@ -120,7 +121,10 @@ class HotProtocol(BoundedProtocol):
             end = body + head.length
             if end > size:
                 break
-            answer = self._decide(head.hot, head.facts, data[body:end])
+            try:
+                answer = hot.answer(head.hot, head.facts, data[body:end])
+            except Exception as error:  # noqa: BLE001 - a fault of ours is answered too
+                answer = _failed(error)
             if answer is None:
                 break
             if isinstance(answer, Encoded):

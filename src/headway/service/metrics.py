@@ -113,7 +113,8 @@ class Metrics:
     def granted(self, limit: str, seconds: float) -> None:
         figures = self._limits.get(limit) or self._of(limit)
         figures.granted += 1
-        figures.observe(seconds)
+        figures.seconds += seconds
+        figures.within[bisect_left(BUCKETS, seconds)] += 1
 
     def denied(self, limit: str, reason: str, seconds: float, *, shadow: bool = False) -> None:
         figures = self._limits.get(limit) or self._of(limit)

@@ -1,5 +1,5 @@
 cimport cython
-from headway.limit_headers cimport as_block, texts_of
+from headway.limit_headers cimport LimitTexts, as_block, texts_of
 
 cdef double _INF
 cdef long long _FOREVER
@@ -7,6 +7,6 @@ cdef double _SECOND
 
 
 @cython.locals(
-    row=tuple, wait=cython.longlong, reset=cython.longlong, retry_after=cython.double, reset_after=cython.double
+    texts=LimitTexts, wait=cython.longlong, reset=cython.longlong, retry_after=cython.double, reset_after=cython.double
 )
 cpdef standing_of_rows(list rows, metrics, bint denied)
