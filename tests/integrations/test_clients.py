@@ -37,10 +37,10 @@ def test_two_hundred_calls_at_once_are_never_refused(calls):
 )
 def test_a_limit_that_is_halved_costs_one_round_of_refusals_at_most(client, says):
     """Whether the remote states the lower limit, or tells nothing but when to come back."""
-    with StrictServer(20, 1, says, halve_after=30) as server:
-        statuses = CLIENTS[client]("20/s", [f"{server.url}/{number}" for number in range(60)], retries=5)
+    with StrictServer(20, 2, says, halve_after=30) as server:
+        statuses = CLIENTS[client]("20/2s", [f"{server.url}/{number}" for number in range(45)], retries=5)
         figures = server.figures()
-    assert statuses == [200] * 60
+    assert statuses == [200] * 45
     # Only calls that were on their way when the limit was halved.
     assert figures["refused"] <= 20
     assert figures["last_refused"] <= 30 + 20
