@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from headway import InvalidArgument, Limiter
 from headway.integrations.asgi import RateLimit
-from headway.integrations.inbound import MAX_LIMITS
+from headway.integrations.inbound import MAX_LIMITS, Inbound
 from headway.testing import ManualClock
 from service.serving import serving
 from waiting import NEVER
@@ -212,6 +212,30 @@ def test_a_ban_needs_a_key():
     app = RateLimit(plain, "1/s", ban=("1/minute", 600), clock=ManualClock())
     assert [ask(app, client=None)[0] for _ in range(9)] == [200, *[429] * 8]
     assert ask(app)[0] == 200
+
+
+def test_refusals_while_the_engine_is_away_are_not_counted_for_a_ban(monkeypatch):
+    """To count them would be to wait for the engine a second time."""
+    app = RateLimit(
+        plain, "10/hour", ban=("1/hour", 600), name="bans", engine="redis://127.0.0.1:1",
+        on_engine_error="local", engine_timeout=0.1,
+    )  # fmt: skip
+    counter = Limiter("1/hour", on_event=lambda event: pytest.fail("it was asked"))
+    monkeypatch.setattr(app._inbound._bans, "_counter", counter)
+    assert [ask(app)[0] for _ in range(4)] == [200, 429, 429, 429]
+
+
+def test_functions_of_a_request_are_called_once():
+    calls = []
+
+    def limit(request):
+        calls.append(request)
+        return "5/minute"
+
+    inbound = Inbound(limit, key=str)
+    assert inbound.admit(1).permit is not None
+    assert asyncio.run(inbound.admit_async(2)).permit is not None
+    assert calls == [1, 2]
 
 
 def test_what_is_held_during_a_request_is_free_after_it_however_it_ended():

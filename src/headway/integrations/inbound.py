@@ -109,19 +109,24 @@ class Inbound:
     def admit(self, request: Any, *, away: bool = False) -> Admission:
         """Decide a request, for a thread. `away`: the engine did not answer just now, and is not asked again."""
         limiter = self.limiter_for(request)
-        if limiter is None:
-            return FREE
+        return FREE if limiter is None else self._admit(limiter, request, away)
+
+    def _admit(self, limiter: Limiter, request: Any, away: bool) -> Admission:
+        if not away or limiter._shared is None:
+            return self._admission(limiter, self.take(limiter, request), away)
         try:
-            used = limiter if not away or limiter._shared is None else limiter._shared.stand_in()
+            stand_in = limiter._shared.stand_in()
         except EngineUnavailable:
             return Admission(refusal=unavailable(), away=True)
-        return self._admission(limiter, self.take(used, request), away)
+        return self._admission(limiter, self.take(stand_in, request, bans=False), away)
 
     async def admit_async(self, request: Any, *, away: bool = False) -> Admission:
         """Decide a request, for a task."""
         limiter = self.limiter_for(request)
-        if limiter is None or limiter._shared is None or away:
-            return FREE if limiter is None else self.admit(request, away=away)  # there is nothing to wait for
+        if limiter is None:
+            return FREE
+        if limiter._shared is None or away:
+            return self._admit(limiter, request, away)  # there is nothing to wait for
         return self._admission(limiter, await self.take_async(limiter, request), away)
 
     def _admission(self, limiter: Limiter, found: Permit | Refusal | None, away: bool) -> Admission:
@@ -132,8 +137,8 @@ class Inbound:
         shared = limiter._shared
         return Admission(found, None, away or (shared is not None and shared.decided_without_engine(found)))
 
-    def take(self, limiter: Limiter, request: Any) -> Permit | Refusal | None:
-        """Ask this limiter, for a thread; None: it costs nothing."""
+    def take(self, limiter: Limiter, request: Any, *, bans: bool = True) -> Permit | Refusal | None:
+        """Ask this limiter, for a thread; None: it costs nothing. Without `bans`, a refusal is not counted."""
         key, cost = self._key(request), self._cost
         if callable(cost):
             cost = cost(request)
@@ -143,7 +148,7 @@ class Inbound:
             found = limiter.try_acquire(key, cost=cost)
             if found:
                 return found
-            if self._bans is not None and self._bans.exceeded(found):
+            if bans and self._bans is not None and self._bans.exceeded(limiter, found):
                 limiter.pause(self._bans.seconds, key)
                 found = limiter.try_acquire(key, cost=cost)
         except EngineUnavailable:
@@ -159,7 +164,7 @@ class Inbound:
             return None
         try:
             found = await limiter.try_acquire_async(key, cost=cost)
-            if not found and self._bans is not None and await self._bans.exceeded_async(found):
+            if not found and self._bans is not None and await self._bans.exceeded_async(limiter, found):
                 await limiter.pause_async(self._bans.seconds, key)
                 found = await limiter.try_acquire_async(key, cost=cost)
         except EngineUnavailable:
@@ -253,17 +258,34 @@ class Bans:
         self.seconds = seconds
         self._counter = limiter_of("bans", limit, options)
 
-    def exceeded(self, denied: Denied) -> bool:
-        """Whether this refusal is one too many. One during a pause is none: a ban does not prolong itself."""
-        if denied.reason != "limit" or denied.key is None or self._counter is None:
+    def exceeded(self, limiter: Limiter, denied: Denied) -> bool:
+        """Whether this refusal is one too many."""
+        if self._counter is None or not _counts(limiter, denied):
             return False
         return not self._counter.try_acquire(denied.key)
 
-    async def exceeded_async(self, denied: Denied) -> bool:
+    async def exceeded_async(self, limiter: Limiter, denied: Denied) -> bool:
         """`exceeded` for a task."""
-        if denied.reason != "limit" or denied.key is None or self._counter is None:
+        if self._counter is None or not _counts(limiter, denied):
             return False
         return not await self._counter.try_acquire_async(denied.key)
+
+
+def _counts(limiter: Limiter, denied: Denied) -> bool:
+    """Whether a refusal counts for a ban.
+
+    One during a pause does not: a ban does not prolong itself. One by this process's share, while the engine is away,
+    does not either: counting it would wait for the engine once more.
+    """
+    if denied.reason != "limit" or denied.key is None:
+        return False
+    if limiter._shared is None:
+        return True
+    try:
+        stand_in = limiter._shared.stand_in()
+    except EngineUnavailable:
+        return True
+    return all(rule.limit is not denied.limit for rule in stand_in._store.rules)
 
 
 def limiter_of(tier: str, limit: OneLimit, options: Mapping[str, Any]) -> Limiter | None:
