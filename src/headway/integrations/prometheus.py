@@ -62,7 +62,7 @@ def collector(*limiters: Limiter, labels: Labels | None = None) -> Collector:
     >>> registry.register(collector(limiter, labels={"team": "payments"}))
     >>> _ = limiter.try_acquire()
     >>> registry.get_sample_value("headway_granted_total", {"limit": "mail", "team": "payments"})
-    1.0
+    1
     """
     for limiter in limiters:
         if not isinstance(limiter, Limiter):
