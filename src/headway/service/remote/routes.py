@@ -35,7 +35,7 @@ def remote_routes(sessions: Sessions, max_body: int) -> list[Route]:
             said = await session.answer(batch)
         except HeadwayError as error:
             return problem_of(error).response()
-        except (TypeError, ValueError, LookupError) as error:
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             detail = f"the batch was not understood: {type(error).__name__}"
             return Problem("bad-request", detail).response()
         return Response(json.dumps(said, separators=(",", ":")), media_type="application/json")

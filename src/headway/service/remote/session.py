@@ -127,7 +127,12 @@ class Session:
 
     def _tidy(self, batch: Any) -> None:
         """Forget what the client has heard, and end the permits that it has dropped."""
-        for id in range(self._answered + 1, int(batch["answered"]) + 1):
+        answered = int(batch["answered"])
+        if answered - self._answered > MOST_ANSWERS:
+            # More than there are: a loop over all of these numbers could keep the server from everything else.
+            self._answers = {id: found for id, found in self._answers.items() if id > answered}
+            self._answered = answered
+        for id in range(self._answered + 1, answered + 1):
             self._answers.pop(id, None)
             self._answered = id
         self._forget_messages(int(batch["heard"]))
