@@ -46,7 +46,7 @@ class Learned:
     True
     >>> learned.refused(now=0, until=10**9, used=20), [learned.refused(now=1, until=10**9) for _ in range(12)][-1]
     (18, 10)
-    >>> learned.served(now=10**9), learned.served(now=60 * 10**9 + 1)
+    >>> learned.served(now=10**9), learned.served(now=61 * 10**9)
     (10, 11)
     """
 

@@ -131,9 +131,8 @@ class Stats:
 
         >>> stats = Stats()
         >>> stats.of(("shop", "plan_gold")).passed(3)
-        >>> print(*[line for line in stats.text().splitlines() if "total_hits" in line], sep="\n")
-        # TYPE ratelimit_service_rate_limit_total_hits counter
-        ratelimit_service_rate_limit_total_hits{domain="shop",key1="plan_gold"} 3
+        >>> [line for line in stats.text().splitlines() if line.startswith("ratelimit_service_rate_limit_total")]
+        ['ratelimit_service_rate_limit_total_hits{domain="shop",key1="plan_gold"} 3']
         """
         rows: dict[str, list[str]] = {}
         for name, labels, value in self.samples():
