@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headway import Denied, InvalidArgument, LimiterClosed, Permit, Status
+from headway._pure import pure_wanted
 from headway.clock import as_clock
 from headway.engines.uri import is_local
 from headway.service.envoy.config import Config
@@ -355,7 +356,9 @@ class RateLimitService:
 
 
 def quick_decisions(service: RateLimitService) -> Any:
-    """What decides the usual request in one compiled step; None where headway is not compiled."""
+    """What decides the usual request in one compiled step; None in the interpreted form, whose ledgers it cannot use."""
+    if pure_wanted():
+        return None
     try:
         from headway.service.envoy.quick import QuickDecisions
     except ImportError:
