@@ -356,7 +356,7 @@ class RateLimitService:
 
 
 def quick_decisions(service: RateLimitService) -> Any:
-    """What decides the usual request in one compiled step; None in the interpreted form, whose ledgers it cannot use."""
+    """What decides the usual request in one compiled step; None in the interpreted form: it needs compiled ledgers."""
     if pure_wanted():
         return None
     try:
