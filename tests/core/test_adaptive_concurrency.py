@@ -80,7 +80,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(EVENTS, st.integers(1, 100), st.integers(1, 100), st.integers(1, 100))
 def test_no_history_leaves_the_bounds_or_breaks_a_number(events, start, one, other):
     least, most = min(one, other), max(one, other)
@@ -98,7 +98,7 @@ def test_no_history_leaves_the_bounds_or_breaks_a_number(events, start, one, oth
         assert count.best is None or (math.isfinite(count.best) and count.best > 0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(EVENTS)
 def test_no_history_keeps_it_from_finding_the_number(events):
     count = AdaptiveCount(10, 1, 200)

@@ -143,7 +143,7 @@ def test_a_server_that_comes_later(make_server, connect):
 @pytest.mark.parametrize(
     ("uri", "match"),
     [
-        (f"http://:{SECRET}@db", "one of memory://, redis://"),
+        (f"ftp://:{SECRET}@db", "one of memory://, redis://"),
         ("redis", "one of memory://"),
         (f"redis://:{SECRET}@db:port/0", "a port from 1"),
         (f"redis://:{SECRET}@db:99999/0", "a port from 1"),

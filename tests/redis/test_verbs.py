@@ -89,8 +89,8 @@ def test_what_makes_no_sense_is_refused(server, name):
         with pytest.raises(headway.HeadwayError, match=says):
             Limiter("1/s", engine=server.url, **options)
     for options in ({"name": name}, {}):
-        with pytest.raises(headway.HeadwayError, match=r"^engine='http://somewhere' .* redis://"):
-            Limiter("1/s", engine="http://somewhere", **options)
+        with pytest.raises(headway.HeadwayError, match=r"^engine='ftp://somewhere' .* redis://"):
+            Limiter("1/s", engine="ftp://somewhere", **options)
     for wrong, shown in (
         (None, "None"),
         (6379, "6379"),

@@ -43,7 +43,7 @@ def empty(**more):
     return {name: [] for name in MEMBERS} | session | more
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(batches, min_size=1, max_size=3))
 def test_any_batch_gets_an_answer(process, sequence):
     first = empty()

@@ -211,7 +211,7 @@ def without_seconds(figures):
     return [line for line in lines if "acquire_seconds_sum" not in line and "_created" not in line]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(requests, min_size=1, max_size=6), st.booleans())
 def test_hot_calls_and_the_application_say_the_same(sequence, with_tokens):
     async def main(hot):

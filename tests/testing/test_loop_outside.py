@@ -8,7 +8,7 @@ import time
 import pytest
 
 from headway.testing import Deadlock, ManualClock, crew, run
-from waiting import SOON
+from waiting import NEVER, SOON
 
 SECOND = 10**9
 
@@ -26,12 +26,19 @@ def test_executor_jobs_are_not_jumped_over():
                 executor.shutdown()
         with pytest.raises(ZeroDivisionError):
             await asyncio.to_thread(lambda: 1 / 0)
-        cancelled = loop.run_in_executor(None, time.sleep, 0.1)
-        await asyncio.to_thread(time.sleep, 0.02)
+        begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+        def job():
+            begun.set()
+            go.wait(NEVER)
+            ended.set()
+
+        cancelled = loop.run_in_executor(None, job)
+        await asyncio.to_thread(begun.wait, NEVER)
         cancelled.cancel()
-        began = time.monotonic()
+        threading.Timer(0.05, go.set).start()
         await asyncio.sleep(1)  # waits for the abandoned thread
-        assert time.monotonic() - began > 0.04
+        assert ended.is_set()
         await ticker
         return loop.time()
 

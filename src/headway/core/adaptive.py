@@ -87,6 +87,8 @@ LONGEST: Final = 10.0
 PATIENCE: Final = 2.0
 DOUBLING: Final = 2.0
 """Seconds in which the rate doubles while no refusal has come, if calls are short."""
+MOST_DOUBLINGS: Final = 2.0
+"""How often it doubles at one answer, at most: there may be minutes between two of them."""
 HORIZON: Final = 3.0
 LONGEST_STRETCH: Final = 12.0
 LONGEST_HORIZON: Final = 60.0
@@ -218,16 +220,18 @@ class AdaptiveRate:
 
     def _climb(self, elapsed: float) -> None:
         if self.ceiling is None:
-            self._set(self.value * 2 ** (elapsed / max(DOUBLING, 4 * (self.latency or 0.0))))
+            doublings = elapsed / max(DOUBLING, 4 * (self.latency or 0.0))
+            self._set(self.value * 2 ** min(doublings, MOST_DOUBLINGS))
             return
         self.age += elapsed
         part = self.age / self.period - 1.0
         if part <= 0.0:
             self._set(self.ceiling + (self.ceiling - self.floor) * part**3)
             return
-        before = self.value
-        self._set(min(self.ceiling * (1.0 + RISE * part**3), max(before, GROWTH * self._on_the_whole())))
-        if self.value <= before:
+        curve = self.ceiling * (1.0 + RISE * part**3)
+        known = min(max(self.value, GROWTH * self._on_the_whole()), self.most)
+        self._set(min(curve, known))
+        if curve > known:
             # The curve ends here, at the bound or at what is known, or its age would have no bound.
             self.age -= elapsed
         elif self.value > self.ceiling * (1.0 + MARGIN) and self.period > self._shortest():

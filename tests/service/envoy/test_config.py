@@ -406,5 +406,5 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
 
 
 def test_an_empty_directory_is_no_configuration(tmp_path):
-    with pytest.raises(InvalidConfig, match="there is no configuration"):
+    with pytest.raises(InvalidConfig, match=r"there is no \.yaml file; accepted: a file of YAML"):
         load_config([tmp_path])

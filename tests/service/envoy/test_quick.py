@@ -61,7 +61,7 @@ def figures(service):
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trace=steps)
 def test_the_compiled_step_answers_counts_and_takes_as_decide_does(fixed, trace):
     clock, first, second = pair(fixed, max_keys=3)
