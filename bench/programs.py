@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bench.alone import ROOT
 from bench.figure import NotMeasured
 
 PATIENCE = 30.0
@@ -25,8 +26,9 @@ SERVER_CORE, LOAD_CORE = "0", "1"
 
 
 def program(name: str, *others: str, near: str = "") -> str:
-    """The path of a program: on PATH, or in the directory that HEADWAY_PEERS names."""
-    places = [near, os.environ.get("HEADWAY_PEERS", ""), os.environ.get("PATH", os.defpath)]
+    """The path of a program: in build/peers, in the directory that HEADWAY_PEERS names, or on PATH."""
+    named, path = os.environ.get("HEADWAY_PEERS", ""), os.environ.get("PATH", os.defpath)
+    places = [near, str(ROOT / "build" / "peers"), named, path]
     for each in (name, *others):
         found = shutil.which(each, path=os.pathsep.join(filter(None, places)))
         if found:

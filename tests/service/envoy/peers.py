@@ -1,7 +1,7 @@
 """Programs of others that are built from source, and are compared with or asked for an opinion.
 
-They are looked for on PATH and in the directory that HEADWAY_PEERS names. Where one is not found its tests are not
-collected at all, as a machine without Go cannot have it; `INSTALL` says how to get it.
+They are looked for in build/peers, where CI installs them, in the directory that HEADWAY_PEERS names, and on PATH.
+Where one is not found its tests are skipped, with the line that installs it as the reason.
 """
 
 import contextlib
@@ -13,18 +13,22 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from waiting import NEVER
 
+PEERS = Path(__file__).parents[3] / "build" / "peers"
 RATELIMIT = "v1.4.1-0.20260122083618-3fb702589d36"
+GO_INSTALL = "GOBIN=$PWD/build/peers go install github.com"
 INSTALL = {
-    "h2spec": "go install github.com/summerwind/h2spec/cmd/h2spec@latest",
-    "ratelimit": f"go install github.com/envoyproxy/ratelimit/src/service_cmd@{RATELIMIT}",
+    "h2spec": f"{GO_INSTALL}/summerwind/h2spec/cmd/h2spec@v2.2.1",
+    "ratelimit": f"{GO_INSTALL}/envoyproxy/ratelimit/src/service_cmd@{RATELIMIT}, and apt-get install redis-server",
 }
 
 
 def find_peer(*names):
     """The path of a program, under one of these names, or None."""
-    places = [os.environ.get("HEADWAY_PEERS", ""), os.environ.get("PATH", os.defpath)]
+    places = [str(PEERS), os.environ.get("HEADWAY_PEERS", ""), os.environ.get("PATH", os.defpath)]
     for name in names:
         found = shutil.which(name, path=os.pathsep.join(filter(None, places)))
         if found:
@@ -35,6 +39,11 @@ def find_peer(*names):
 H2SPEC = find_peer("h2spec")
 ENVOYS_OWN = find_peer("ratelimit", "service_cmd") if shutil.which("redis-server") else None
 """envoyproxy/ratelimit; `go install` calls it by the name of its folder."""
+
+
+def needs_peer(found, name):
+    """Mark a test that runs such a program; the skip says how to get it."""
+    return pytest.mark.skipif(found is None, reason=f"needs {name}: {INSTALL[name]}")
 
 
 def free_port():

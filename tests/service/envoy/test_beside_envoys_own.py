@@ -14,10 +14,11 @@ from headway.service.envoy.client_codec import decode_response, encode_request
 from headway.service.envoy.config import read_config
 from headway.service.envoy.decide import RateLimitService
 from service.envoy.asking import OK, OVER, codes, descriptor, remaining, request
-from service.envoy.peers import ENVOYS_OWN, envoys_own
+from service.envoy.peers import ENVOYS_OWN, envoys_own, needs_peer
 from waiting import NEVER
 
 grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install grpcio")
+pytestmark = [needs_peer(ENVOYS_OWN, "ratelimit"), pytest.mark.realtime, pytest.mark.slow]
 
 RULES = """
 domain: d
@@ -153,58 +154,59 @@ def stay_within_a_minute(seconds=15):
         time.sleep(left + 0.1)
 
 
-if ENVOYS_OWN is not None:
-    pytestmark = [pytest.mark.realtime, pytest.mark.slow]
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    with envoys_own(tmp_path_factory.mktemp("own"), TEXTS) as port:
+        found = Own(port)
+        yield found
+        found.channel.close()
 
-    @pytest.fixture(scope="module")
-    def own(tmp_path_factory):
-        with envoys_own(tmp_path_factory.mktemp("own"), TEXTS) as port:
-            found = Own(port)
-            yield found
-            found.channel.close()
 
-    def test_every_answer_is_the_same(own):
-        ours = Ours(fixed=True)
-        stay_within_a_minute()
-        for times, asked in CASES:
-            theirs = [shown(own.ask(asked)) for _ in range(times)]
-            assert [shown(ours.ask(asked)) for _ in range(times)] == theirs, asked
+def test_every_answer_is_the_same(own):
+    ours = Ours(fixed=True)
+    stay_within_a_minute()
+    for times, asked in CASES:
+        theirs = [shown(own.ask(asked)) for _ in range(times)]
+        assert [shown(ours.ask(asked)) for _ in range(times)] == theirs, asked
 
-    def test_where_it_charges_what_it_denies_we_do_not(own):
-        """A request that one descriptor denies: there the other one is charged all the same."""
-        ours = Ours(fixed=True)
-        stay_within_a_minute()
-        both = request("user=f", descriptor("user=f", "path=banned"))
-        for service in (own, ours):
-            assert [service.ask(both).overall_code for _ in range(2)] == [OVER, OVER]
-        assert codes(own.ask(request("user=f"))) == [OVER]
-        assert codes(ours.ask(request("user=f"))) == [OK]
 
-    def test_where_more_is_asked_for_than_is_left_we_say_what_is_left(own):
-        ours = Ours(fixed=True)
-        stay_within_a_minute()
-        many = request("user=g", hits_addend=3)
-        assert (own.ask(many).overall_code, ours.ask(many).overall_code) == (OVER, OVER)
-        assert (remaining(own.ask(many)), remaining(ours.ask(many))) == ([0], [2])
+def test_where_it_charges_what_it_denies_we_do_not(own):
+    """A request that one descriptor denies: there the other one is charged all the same."""
+    ours = Ours(fixed=True)
+    stay_within_a_minute()
+    both = request("user=f", descriptor("user=f", "path=banned"))
+    for service in (own, ours):
+        assert [service.ask(both).overall_code for _ in range(2)] == [OVER, OVER]
+    assert codes(own.ask(request("user=f"))) == [OVER]
+    assert codes(ours.ask(request("user=f"))) == [OK]
 
-    def test_where_it_passes_twice_the_limit_around_an_edge_we_pass_it_once(own):
-        """The last moments of a second, and the first ones of the next."""
-        asked = request("user=edge", domain="edges")
-        ours, fixed = Ours(), Ours(fixed=True)
-        for _ in range(20):
-            left = 1 - time.time() % 1
-            time.sleep(left + 0.85)
-            begin = time.time()
-            passed = dict.fromkeys((own, ours, fixed), 0)
-            for service in passed:
-                passed[service] += sum(service.ask(asked).overall_code == OK for _ in range(5))
-            edge = time.time() // 1 == begin // 1
-            time.sleep(max(0.0, begin // 1 + 1.005 - time.time()))
-            for service in passed:
-                passed[service] += sum(service.ask(asked).overall_code == OK for _ in range(5))
-            if edge and time.time() - begin < 0.8:  # a busy machine may need several tries
-                break
-            asked = request(f"user=edge-{begin}", domain="edges")
-        else:
-            pytest.fail("the machine is too busy to meet the edge of a second")
-        assert list(passed.values()) == [10, 5, 10]
+
+def test_where_more_is_asked_for_than_is_left_we_say_what_is_left(own):
+    ours = Ours(fixed=True)
+    stay_within_a_minute()
+    many = request("user=g", hits_addend=3)
+    assert (own.ask(many).overall_code, ours.ask(many).overall_code) == (OVER, OVER)
+    assert (remaining(own.ask(many)), remaining(ours.ask(many))) == ([0], [2])
+
+
+def test_where_it_passes_twice_the_limit_around_an_edge_we_pass_it_once(own):
+    """The last moments of a second, and the first ones of the next."""
+    asked = request("user=edge", domain="edges")
+    ours, fixed = Ours(), Ours(fixed=True)
+    for _ in range(20):
+        left = 1 - time.time() % 1
+        time.sleep(left + 0.85)
+        begin = time.time()
+        passed = dict.fromkeys((own, ours, fixed), 0)
+        for service in passed:
+            passed[service] += sum(service.ask(asked).overall_code == OK for _ in range(5))
+        edge = time.time() // 1 == begin // 1
+        time.sleep(max(0.0, begin // 1 + 1.005 - time.time()))
+        for service in passed:
+            passed[service] += sum(service.ask(asked).overall_code == OK for _ in range(5))
+        if edge and time.time() - begin < 0.8:  # a busy machine may need several tries
+            break
+        asked = request(f"user=edge-{begin}", domain="edges")
+    else:
+        pytest.fail("the machine is too busy to meet the edge of a second")
+    assert list(passed.values()) == [10, 5, 10]

@@ -7,10 +7,12 @@ import asyncio
 import re
 import sys
 
+import pytest
+
 from headway.service.envoy import grpc_server
 from headway.service.grpc import on_nghttp2
 from service.envoy.asking import service_of
-from service.envoy.peers import H2SPEC, INSTALL
+from service.envoy.peers import H2SPEC, INSTALL, needs_peer
 
 BAR = 137
 """Of 145: as many as tonic passes."""
@@ -35,11 +37,14 @@ async def passed():
     return int(found[2]), text
 
 
-if H2SPEC is not None and on_nghttp2():
-
-    def test_http2_is_spoken_as_h2spec_wants_it():
-        count, text = asyncio.run(passed())
-        assert count >= BAR, text[text.rfind("Failures:") :]
+@needs_peer(H2SPEC, "h2spec")
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not on_nghttp2(), reason="needs the compiled form and libnghttp2: apt-get install libnghttp2-14"
+)
+def test_http2_is_spoken_as_h2spec_wants_it():
+    count, text = asyncio.run(passed())
+    assert count >= BAR, text[text.rfind("Failures:") :]
 
 
 if __name__ == "__main__":
