@@ -80,14 +80,14 @@ def open_engines():
     return {
         (package, address)
         for package in ("headway.engines.http", "headway.engines.redis")
-        for address in getattr(sys.modules.get(package), "_engines", ())
+        for address in getattr(sys.modules.get(package), "opened", ())
     }
 
 
 def close_engines(kept):
     """Close those that have been opened since."""
     for package, address in sorted(open_engines() - kept):  # those that speak to another one first
-        sys.modules[package]._engines.pop(address).close()
+        sys.modules[package].opened.close(address)
 
 
 @pytest.fixture(autouse=True)

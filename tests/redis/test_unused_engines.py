@@ -14,7 +14,7 @@ from tests.redis.servers import HOST
 
 from headway import EngineUnavailable, Limiter, redis_engine
 from headway.engines import unused
-from headway.engines.redis import _engines
+from headway.engines.redis import opened
 from headway.engines.unused import _watched
 from waiting import NEVER, wait_until
 
@@ -65,7 +65,7 @@ def test_limiters_that_are_made_and_dropped_leave_nothing_behind(valkey, name):
         use(Limiter("1 concurrent", name=name, engine=f"{valkey.url}?namespace=n{number}"))
     wait_until(lambda: not set(mine()) - others, "no threads")
     wait_until(lambda: files() <= before + 2, "no connections")
-    assert not [uri for uri in _engines if "namespace=n" in uri]
+    assert not [uri for uri in opened if "namespace=n" in uri]
     wait_until(lambda: len(valkey.client().client_list()) < 15, "the server has no connections left of them")
 
 
@@ -75,7 +75,7 @@ def test_so_do_those_of_an_event_loop_that_goes_on(valkey, name):
             limiter = Limiter("5/s", name=name, engine=f"{valkey.url}?namespace=t{number}")
             (await limiter.acquire_async()).complete()
             del limiter
-        while [uri for uri in _engines if "namespace=t" in uri]:  # noqa: ASYNC110
+        while [uri for uri in opened if "namespace=t" in uri]:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.2)
         return files()
@@ -88,11 +88,11 @@ def test_a_permit_that_is_out_keeps_its_engine(valkey, name):
     uri = f"{valkey.url}?namespace=out&lease=1"
     permit = Limiter("1 concurrent", name=name, engine=uri).acquire()
     time.sleep(2.5)  # two leases and more: it is renewed
-    assert uri in _engines
+    assert uri in opened
     permit.check()
     permit.complete()
     del permit
-    wait_until(lambda: uri not in _engines, "the engine is closed")
+    wait_until(lambda: uri not in opened, "the engine is closed")
     assert Limiter("1 concurrent", name=name, engine=uri).peek().in_flight == 0
 
 
@@ -108,7 +108,7 @@ def test_what_is_left_to_say_is_said_first(valkey, name):
     valkey.cont()
     with pytest.warns(ResourceWarning):
         Limiter("9 concurrent", name=name, engine=uri).acquire()
-    wait_until(lambda: uri not in _engines, "the engine is closed")
+    wait_until(lambda: uri not in opened, "the engine is closed")
     watch = Limiter("9 concurrent", name=name, engine=f"{valkey.url}?namespace=last&lease=5")
     assert watch.peek().in_flight == 0
 

@@ -17,12 +17,13 @@ from typing import Any
 
 import httpx
 
+from headway.integrations.httpx_calls import AsyncLimitedCalls, LimitedCalls
 from headway.integrations.outbound import Limits, Outbound
 
 __all__ = ["AsyncTransport", "Transport"]
 
 
-class Transport(httpx.BaseTransport):
+class Transport(LimitedCalls, httpx.BaseTransport):
     """For `httpx.Client`.
 
     >>> import httpx
@@ -30,59 +31,24 @@ class Transport(httpx.BaseTransport):
     >>> client.close()
     """
 
+    _bytes_type = httpx.ByteStream
+
     def __init__(self, limit: Limits, wrapped: httpx.BaseTransport | None = None, **options: Any) -> None:
         self._outbound = Outbound(limit, **options)
         self._wrapped = httpx.HTTPTransport() if wrapped is None else wrapped
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        call = self._outbound.call(request.url.host, request)
-        if call is None:
-            return self._wrapped.handle_request(request)
-        while True:
-            with call.hold() as permit:
-                response = self._wrapped.handle_request(request)
-                call.settle(permit, response)
-            response.request = request
-            said = call.hear(response)
-            if not call.repeats(said, response.status_code, request.method, replayable=_replayable(request)):
-                return response
-            response.close()
 
-    def close(self) -> None:
-        self._wrapped.close()
-
-
-class AsyncTransport(httpx.AsyncBaseTransport):
+class AsyncTransport(AsyncLimitedCalls, httpx.AsyncBaseTransport):
     """For `httpx.AsyncClient`.
 
     >>> import httpx
     >>> client = httpx.AsyncClient(transport=AsyncTransport("100/minute"))
     """
 
+    _bytes_type = httpx.ByteStream
+
     def __init__(
         self, limit: Limits, wrapped: httpx.AsyncBaseTransport | None = None, **options: Any
     ) -> None:
         self._outbound = Outbound(limit, **options)
         self._wrapped = httpx.AsyncHTTPTransport() if wrapped is None else wrapped
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        call = self._outbound.call(request.url.host, request)
-        if call is None:
-            return await self._wrapped.handle_async_request(request)
-        while True:
-            async with call.hold() as permit:
-                response = await self._wrapped.handle_async_request(request)
-                call.settle(permit, response)
-            response.request = request
-            said = await call.hear_async(response)
-            if not call.repeats(said, response.status_code, request.method, replayable=_replayable(request)):
-                return response
-            await response.aclose()
-
-    async def aclose(self) -> None:
-        await self._wrapped.aclose()
-
-
-def _replayable(request: httpx.Request) -> bool:
-    """Whether the body can be sent again: it is bytes, and no stream that was read."""
-    return isinstance(request.stream, httpx.ByteStream)

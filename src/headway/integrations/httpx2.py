@@ -17,12 +17,13 @@ from typing import Any
 
 import httpx2
 
+from headway.integrations.httpx_calls import AsyncLimitedCalls, LimitedCalls
 from headway.integrations.outbound import Limits, Outbound
 
 __all__ = ["AsyncTransport", "Transport"]
 
 
-class Transport(httpx2.BaseTransport):
+class Transport(LimitedCalls, httpx2.BaseTransport):
     """For `httpx2.Client`.
 
     >>> import httpx2
@@ -30,59 +31,24 @@ class Transport(httpx2.BaseTransport):
     >>> client.close()
     """
 
+    _bytes_type = httpx2.ByteStream
+
     def __init__(self, limit: Limits, wrapped: httpx2.BaseTransport | None = None, **options: Any) -> None:
         self._outbound = Outbound(limit, **options)
         self._wrapped = httpx2.HTTPTransport() if wrapped is None else wrapped
 
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        call = self._outbound.call(request.url.host, request)
-        if call is None:
-            return self._wrapped.handle_request(request)
-        while True:
-            with call.hold() as permit:
-                response = self._wrapped.handle_request(request)
-                call.settle(permit, response)
-            response.request = request
-            said = call.hear(response)
-            if not call.repeats(said, response.status_code, request.method, replayable=_replayable(request)):
-                return response
-            response.close()
 
-    def close(self) -> None:
-        self._wrapped.close()
-
-
-class AsyncTransport(httpx2.AsyncBaseTransport):
+class AsyncTransport(AsyncLimitedCalls, httpx2.AsyncBaseTransport):
     """For `httpx2.AsyncClient`.
 
     >>> import httpx2
     >>> client = httpx2.AsyncClient(transport=AsyncTransport("100/minute"))
     """
 
+    _bytes_type = httpx2.ByteStream
+
     def __init__(
         self, limit: Limits, wrapped: httpx2.AsyncBaseTransport | None = None, **options: Any
     ) -> None:
         self._outbound = Outbound(limit, **options)
         self._wrapped = httpx2.AsyncHTTPTransport() if wrapped is None else wrapped
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        call = self._outbound.call(request.url.host, request)
-        if call is None:
-            return await self._wrapped.handle_async_request(request)
-        while True:
-            async with call.hold() as permit:
-                response = await self._wrapped.handle_async_request(request)
-                call.settle(permit, response)
-            response.request = request
-            said = await call.hear_async(response)
-            if not call.repeats(said, response.status_code, request.method, replayable=_replayable(request)):
-                return response
-            await response.aclose()
-
-    async def aclose(self) -> None:
-        await self._wrapped.aclose()
-
-
-def _replayable(request: httpx2.Request) -> bool:
-    """Whether the body can be sent again: it is bytes, and no stream that was read."""
-    return isinstance(request.stream, httpx2.ByteStream)

@@ -7,30 +7,15 @@ are the two threads of a session, `requests` and `decision` what is said and ans
 
 from __future__ import annotations
 
-import threading
-import weakref
-from functools import partial
 from typing import Any
 
 from headway.engines.http.address import read_address
 from headway.engines.http.engine import Engine
+from headway.engines.open_engines import OpenEngines
 from headway.engines.uri import public
 from headway.errors import InvalidArgument
-from headway.forks import on_fork
 
 __all__ = ["Engine", "check_uri", "open_scanner", "open_uri"]
-
-_engines: dict[str, Engine] = {}
-_lock = threading.RLock()
-
-
-def after_fork() -> None:
-    """In a forked child: a thread of its parent may have been about to open an engine."""
-    global _lock
-    _lock = threading.RLock()
-
-
-on_fork(after_fork)
 
 
 def check_uri(uri: str) -> None:
@@ -38,22 +23,12 @@ def check_uri(uri: str) -> None:
     read_address(uri)
 
 
-def open_uri(uri: str, timeout: float) -> Engine:
-    """The engine of a URI: one for all limiters that name it, whatever their time-outs."""
-    with _lock:
-        found = _engines.get(uri)
-        if found is None or found.closed:
-            found = _engines[uri] = Engine(read_address(uri), timeout=timeout)
-            found.on_close = partial(_forget, uri, weakref.ref(found))
-            found.users.watch()
-        found.timeout = max(found.timeout, timeout)
-        return found
+def _build(uri: str, timeout: float) -> Engine:
+    return Engine(read_address(uri), timeout=timeout)
 
 
-def _forget(uri: str, closed: weakref.ref[Engine]) -> None:
-    with _lock:
-        if _engines.get(uri) is closed():
-            del _engines[uri]
+opened = OpenEngines(_build)
+open_uri = opened.open
 
 
 def open_scanner(uri: str, timeout: float) -> Any:  # noqa: ARG001
