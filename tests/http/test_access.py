@@ -41,6 +41,14 @@ def test_a_token_with_the_role_admin_is_needed(tmp_path):
             refused.close()
 
 
+def test_a_service_in_memory_says_what_to_start_it_with():
+    with serving_on("memory://") as url:
+        limiter = limiter_on(url)
+        with pytest.raises(EngineUnavailable, match="start it with --engine embedded://"):
+            limiter.try_acquire()
+        limiter.close()
+
+
 @needs_program("openssl", install="apt-get install openssl")
 def test_tls(tmp_path):
     words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"

@@ -64,7 +64,8 @@ class Sessions:
 
     def _open_engine(self) -> Engine:
         if self._uri == MEMORY:
-            raise Problem("engine-unavailable", "ledgers in memory are not served to other processes yet")
+            detail = "this server keeps its ledgers in memory, which it would forget with every restart: start it with"
+            raise Problem("engine-unavailable", f"{detail} --engine embedded:// to use it as an engine")
         return open_engine(self._uri, TIMEOUT)
 
     def get(self, name: str) -> Session:
