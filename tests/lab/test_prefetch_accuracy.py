@@ -120,11 +120,22 @@ def test_an_optimist_owes_what_it_passes_above_the_limit_to_the_next_window():
     assert most_in_any(times, 10 * SECOND) <= 20
 
 
-def test_the_module_prints_the_table():
-    # For real: it is what a user runs.
-    table = subprocess.run(
-        [sys.executable, "-m", "headway.lab.prefetch"], capture_output=True, text=True, check=True
+def table(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "headway.lab.prefetch", *words], capture_output=True, text=True, check=False
     )
-    lines = table.stdout.splitlines()
-    assert len(lines) == 41
+
+
+def test_the_module_prints_the_table():
+    lines = table("20/s, 1 client, demand 18").stdout.splitlines()
     assert "strict" in lines[0]
+    assert [line.split()[0] for line in lines[1:]] == ["fixed", "refilling"]
+    for line, case in zip(lines[1:], ("fixed", "refilling"), strict=True):
+        strict = play(Case(case, 20, SECOND, 1, (18,)), "strict")
+        assert f"{strict.percent:.1f}%" in line
+
+
+def test_the_module_says_what_a_case_is_called():
+    refused = table("30/s")
+    assert refused.returncode == 2
+    assert "no case has '30/s' in its name; one is 'fixed" in refused.stderr

@@ -20,7 +20,7 @@ import heapq
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headway.lab.prefetch.clients import MS, SECOND, Asking, Client, Original, Prefetching, Send
@@ -165,6 +165,9 @@ def play(case: Case, client: str) -> Score:
     return Score(case, client, own.requests, own.passed, ideal.passed, own.calls)
 
 
-def play_all(clients: Sequence[str] = ("original", "strict", "optimistic")) -> list[dict[str, Score]]:
-    """Every case with each of the clients."""
-    return [{client: play(case, client) for client in clients} for case in CASES]
+def play_all(
+    cases: Iterable[Case] = CASES, clients: Sequence[str] = ("original", "strict", "optimistic")
+) -> Iterator[dict[str, Score]]:
+    """Every case with each of the clients, one case after another."""
+    for case in cases:
+        yield {client: play(case, client) for client in clients}
