@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# The suite starts hundreds of Python processes, and each would compile every module again without its cache.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What is compiled: every .py with a .pxd beside it, and every .pyx. The stamp keeps the list, so that a deleted file is
 # noticed too.
 PXD    := $(sort $(shell find src -name '*.pxd' -o -name '*.pyx'))
