@@ -36,7 +36,6 @@ SECTIONS: tuple[Section, ...] = (
     celery.SECTION,
     middleware.SECTION,
     console.SECTION,
-    celery.SECTION,
     llm.SECTION,
     rls.SECTION,
     waiters.SECTION,
