@@ -21,7 +21,7 @@ PEERS = Path(__file__).parents[3] / "build" / "peers"
 RATELIMIT = "v1.4.1-0.20260122083618-3fb702589d36"
 GO_INSTALL = "GOBIN=$PWD/build/peers go install github.com"
 INSTALL = {
-    "h2spec": f"{GO_INSTALL}/summerwind/h2spec/cmd/h2spec@v2.2.1",
+    "h2spec": f"{GO_INSTALL}/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible",
     "ratelimit": f"{GO_INSTALL}/envoyproxy/ratelimit/src/service_cmd@{RATELIMIT}, and apt-get install redis-server",
 }
 
