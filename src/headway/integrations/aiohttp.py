@@ -27,14 +27,18 @@ class Middleware:
         self._outbound = Outbound(limit, **options)
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        call = self._outbound.call(request.url.host or "", request)
+        call = self._outbound.call(request.url.raw_host or "", request)
         if call is None:
             return await handler(request)
         while True:
             async with call.hold() as permit:
                 response = await handler(request)
-                call.settle(permit, response)
-            said = await call.hear_async(response)
+                try:
+                    call.settle(permit, response)
+                    said = await call.hear_async(response)
+                except BaseException:
+                    response.close()
+                    raise
             replayable = not isinstance(request.body, Payload) or isinstance(request.body, BytesPayload)
             if not call.repeats(said, response.status, request.method, replayable=replayable):
                 return response

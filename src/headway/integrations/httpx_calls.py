@@ -19,16 +19,20 @@ class LimitedCalls:
     _bytes_type: type
 
     def handle_request(self, request: Any) -> Any:
-        call = self._outbound.call(request.url.host, request)
+        call = self._outbound.call(request.url.raw_host.decode("ascii"), request)
         if call is None:
             return self._wrapped.handle_request(request)
         replayable = isinstance(request.stream, self._bytes_type)
         while True:
             with call.hold() as permit:
                 response = self._wrapped.handle_request(request)
-                call.settle(permit, response)
-            response.request = request
-            said = call.hear(response)
+                try:
+                    response.request = request
+                    call.settle(permit, response)
+                    said = call.hear(response)
+                except BaseException:
+                    response.close()
+                    raise
             if not call.repeats(said, response.status_code, request.method, replayable=replayable):
                 return response
             response.close()
@@ -45,16 +49,20 @@ class AsyncLimitedCalls:
     _bytes_type: type
 
     async def handle_async_request(self, request: Any) -> Any:
-        call = self._outbound.call(request.url.host, request)
+        call = self._outbound.call(request.url.raw_host.decode("ascii"), request)
         if call is None:
             return await self._wrapped.handle_async_request(request)
         replayable = isinstance(request.stream, self._bytes_type)
         while True:
             async with call.hold() as permit:
                 response = await self._wrapped.handle_async_request(request)
-                call.settle(permit, response)
-            response.request = request
-            said = await call.hear_async(response)
+                try:
+                    response.request = request
+                    call.settle(permit, response)
+                    said = await call.hear_async(response)
+                except BaseException:
+                    await response.aclose()
+                    raise
             if not call.repeats(said, response.status_code, request.method, replayable=replayable):
                 return response
             await response.aclose()

@@ -39,8 +39,12 @@ class Adapter(HTTPAdapter):
         while True:
             with call.hold() as permit:
                 response = super().send(request, *args, **options)
-                call.settle(permit, response)
-            said = call.hear(response)
+                try:
+                    call.settle(permit, response)
+                    said = call.hear(response)
+                except BaseException:
+                    response.close()
+                    raise
             replayable = request.body is None or isinstance(request.body, bytes | str)
             if not call.repeats(said, response.status_code, request.method or "", replayable=replayable):
                 return response

@@ -48,6 +48,12 @@ class Heard(NamedTuple):
     said: Feedback | None
     status: int
 
+    def of_its_key_alone(self) -> Heard:
+        """The same, of which nothing is said of all keys."""
+        if self.said is None or self.said.scope != "global":
+            return self
+        return self._replace(said=self.said._replace(scope=""))
+
 
 class Reaction(NamedTuple):
     """What to do: pause a key (None: all) for so many seconds, and keep another limit; None or 0: not that."""

@@ -379,14 +379,21 @@ class Limiter(LocalLimiter):
         self._pause_here(key, ns)
 
     def feedback(
-        self, response: Any, key: str | None = None, *, profile: str | None = None, follow: bool = True
+        self,
+        response: Any,
+        key: str | None = None,
+        *,
+        profile: str | None = None,
+        follow: bool = True,
+        one_remote: bool = True,
     ) -> Feedback | None:
         """Act on what the remote says in a response: pause the key, back off, or keep a lower limit.
 
         Call it with every response, not only with refusals: a success ends a row of refusals. `response` is one of
         httpx, requests, aiohttp or botocore, or `(status, headers[, body])`; `profile` is a vendor that its host does
         not tell. What was read is returned. A lower limit is followed, stated or learned, unless `follow` is False;
-        never a higher one.
+        never a higher one. `one_remote` is False where keys are different remotes, as hosts are: then an answer says
+        nothing of other keys, and only its own is paused.
 
         >>> limiter = Limiter("100/minute")
         >>> limiter.feedback((429, {"Retry-After": "30"})).wait
@@ -394,7 +401,8 @@ class Limiter(LocalLimiter):
         >>> limiter.try_acquire().reason
         'paused'
         """
-        heard = self._hear(response, key, profile)
+        follow = follow and one_remote
+        heard = self._hear(response, key, profile, one_remote)
         used = _used(self.peek()) if self._asks_use(heard, key, follow) else 0
         reaction = self._react(heard, key, follow, used)
         if reaction.limit is not None:
@@ -405,10 +413,17 @@ class Limiter(LocalLimiter):
         return heard.said
 
     async def feedback_async(
-        self, response: Any, key: str | None = None, *, profile: str | None = None, follow: bool = True
+        self,
+        response: Any,
+        key: str | None = None,
+        *,
+        profile: str | None = None,
+        follow: bool = True,
+        one_remote: bool = True,
     ) -> Feedback | None:
         """`feedback` for a task."""
-        heard = self._hear(response, key, profile)
+        follow = follow and one_remote
+        heard = self._hear(response, key, profile, one_remote)
         used = _used(await self.peek_async()) if self._asks_use(heard, key, follow) else 0
         reaction = self._react(heard, key, follow, used)
         if reaction.limit is not None:
@@ -418,14 +433,15 @@ class Limiter(LocalLimiter):
             await self.pause_async(reaction.seconds, reaction.key)
         return heard.said
 
-    def _hear(self, response: Any, key: Any, profile: str | None) -> Heard:
+    def _hear(self, response: Any, key: Any, profile: str | None, one_remote: bool) -> Heard:
         from headway.limiter.feedback import Reactions, hear
 
         if key is not None and not isinstance(key, str):
             raise InvalidKey(key, costs=False)
         if self._reactions is None:
             self._reactions = Reactions()
-        return hear(response, profile, self._clock.wall() / 1e9)
+        heard = hear(response, profile, self._clock.wall() / 1e9)
+        return heard if one_remote else heard.of_its_key_alone()
 
     def _asks_use(self, heard: Heard, key: str | None, follow: bool) -> bool:
         assert self._reactions is not None
