@@ -268,10 +268,74 @@ def test_options_that_make_no_sense_are_refused(options, message):
         Transport(**options)
 
 
-def test_an_estimate_that_is_no_number_is_refused_and_nothing_is_sent():
-    transport = Transport(tokens="10/s", estimate=lambda request: None)
-    with httpx2.Client(transport=transport) as client, pytest.raises(InvalidArgument, match="estimate=None"):
+@pytest.mark.parametrize("guess", [None, -1, 12.5, True, {"token": 5}, {"tokens": "5"}])
+def test_an_estimate_that_is_no_number_is_refused_and_nothing_is_sent(guess):
+    transport = Transport(tokens="10/s", estimate=lambda request: guess)
+    with httpx2.Client(transport=transport) as client, pytest.raises(InvalidArgument, match="estimate="):
         client.get("http://127.0.0.1:1/")
+
+
+# -- what fails after an answer is there -------------------------------------------------------------------------
+
+
+class Body(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """A body that tells whether it was closed."""
+
+    closed = False
+
+    def close(self):
+        self.closed = True
+
+    async def aclose(self):
+        self.closed = True
+
+
+def test_an_engine_that_is_down_keeps_no_answer_from_the_program():
+    limiter = Limiter(
+        {"requests": "100/hour", "tokens": "1000/hour"},
+        name="n",
+        engine="redis://127.0.0.1:1",
+        on_engine_error="local",
+    )
+    remote = httpx2.MockTransport(lambda request: httpx2.Response(429, headers={"retry-after": "5"}))
+    with httpx2.Client(transport=Transport(remote, limiter=limiter)) as client:
+        assert client.get("http://models.test/").status_code == 429
+
+
+def test_a_task_that_is_cancelled_while_it_acts_on_an_answer_leaves_nothing_out(monkeypatch):
+    limiter = Limiter({"requests": "100/hour", "tokens": "1000/hour"})
+    body = Body()
+
+    async def main():
+        begun = asyncio.Event()
+
+        async def never(*args, **options):
+            begun.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(Limiter, "feedback_async", never)
+        remote = httpx2.MockTransport(lambda request: httpx2.Response(200, stream=body))
+        transport = AsyncTransport(remote, limiter=limiter, estimate=lambda request: 500)
+        call = asyncio.create_task(
+            transport.handle_async_request(httpx2.Request("POST", "http://models.test/", json={}))
+        )
+        await begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(main())
+    assert body.closed
+    status = limiter.peek()
+    assert [(part.remaining, part.in_flight) for part in status.parts] == [(99, 0), (500, 0)]
+
+
+def test_a_redirect_is_a_request_without_tokens():
+    limiter = Limiter({"requests": "100/hour", "tokens": "1000/hour"})
+    remote = httpx2.MockTransport(lambda request: httpx2.Response(307, headers={"location": "/other"}))
+    with httpx2.Client(transport=Transport(remote, limiter=limiter)) as client:
+        client.post("http://models.test/v1/chat/completions", json={"max_tokens": 90})
+    assert [part.remaining for part in limiter.peek().parts] == [99, 1000]
 
 
 # -- what is read ----------------------------------------------------------------------------------------------
@@ -327,6 +391,31 @@ def test_garbage_tells_nothing_and_raises_nothing(encoding, kind, body):
     reader = UsageReader(kind, encoding)
     reader.feed(body)
     assert reader.tokens() is None
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_an_answer_that_is_nested_without_end_tells_nothing(kind):
+    reader = UsageReader(kind, "")
+    reader.feed(b'data: {"usage":'[6 * (kind == "application/json") :] + b"[" * 100_000 + b"\n\n")
+    assert reader.tokens() is None
+
+
+def test_a_long_line_that_comes_in_pieces_is_not_split_with_each_of_them():
+    class Counted(bytearray):
+        splits = 0
+
+        def split(self, *args):
+            Counted.splits += 1
+            return super().split(*args)
+
+    reader = UsageReader("text/event-stream", "")
+    reader._buffer = Counted()
+    for _ in range(100):
+        reader.feed(b"x" * 1024)
+    assert Counted.splits == 0
+    reader.feed(b"\ndata: " + json.dumps(CHAT).encode() + b"\n")
+    assert Counted.splits == 1
+    assert reader.tokens() == SEVEN_AND_THREE
 
 
 @pytest.mark.parametrize("value", [-1, True, "7", 7.5, None, 1 << 60, [7]])

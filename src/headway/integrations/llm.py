@@ -33,8 +33,8 @@ from headway.limiter.limit_input import limits_of
 __all__ = ["AsyncTransport", "Transport"]
 
 METRICS: Final = ("requests", "tokens", "input_tokens", "output_tokens")
-REFUSED: Final = range(400, 500)
-"""Statuses of calls that made no tokens."""
+REFUSED: Final = range(300, 500)
+"""Statuses of calls that made no tokens: refused, or sent elsewhere, which is a call of its own."""
 
 Estimate = Callable[[httpx2.Request], int | Mapping[str, int]]
 
@@ -101,16 +101,18 @@ class Meter:
             guess = self._estimate(request)
         else:
             guess = estimate(request.url.path, _body(request), self._output_limit)
-        if not isinstance(guess, int | Mapping):
-            raise InvalidArgument(
-                "estimate", guess, "a function that returns a number, or one for each metric"
-            )
         limits = self._limiter.limit
         assert isinstance(limits, dict)
         cost = {}
         for metric in self._metrics:
-            number = guess.get(metric, 0) if isinstance(guess, Mapping) else guess
-            cost[metric] = 1 if metric == "requests" else min(number, limits[metric].capacity)
+            if metric == "requests":
+                cost[metric] = 1
+                continue
+            number = guess.get(metric) if isinstance(guess, Mapping) else guess
+            if type(number) is not int or number < 0:
+                wanted = f"a function that returns a number from 0 up, or one for each metric: {metric}, ..."
+                raise InvalidArgument("estimate", guess, wanted)
+            cost[metric] = min(number, limits[metric].capacity)
         return cost
 
     def bill(self, permit: Permit, response: httpx2.Response) -> Bill:
@@ -166,12 +168,17 @@ class Transport(httpx2.BaseTransport):
         permit = hold.__enter__()
         try:
             response = self._wrapped.handle_request(request)
-            response.request = request
-            response.stream = _Read(response.stream, self._meter.bill(permit, response))
         except BaseException as error:
             _fail(hold, error)
             raise
-        call.hear(response)
+        try:
+            response.request = request
+            response.stream = _Read(response.stream, self._meter.bill(permit, response))
+            call.hear(response)
+        except BaseException as error:
+            response.close()
+            _fail(hold, error)
+            raise
         return response
 
     def close(self) -> None:
@@ -194,12 +201,17 @@ class AsyncTransport(httpx2.AsyncBaseTransport):
         permit = await hold.__aenter__()
         try:
             response = await self._wrapped.handle_async_request(request)
-            response.request = request
-            response.stream = _AsyncRead(response.stream, self._meter.bill(permit, response))
         except BaseException as error:
             _fail(hold, error)
             raise
-        await call.hear_async(response)
+        try:
+            response.request = request
+            response.stream = _AsyncRead(response.stream, self._meter.bill(permit, response))
+            await call.hear_async(response)
+        except BaseException as error:
+            await response.aclose()
+            _fail(hold, error)
+            raise
         return response
 
     async def aclose(self) -> None:

@@ -49,7 +49,7 @@ def estimate(path: str, body: bytes, output_limit: int) -> Tokens:
     """
     try:
         request = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         request = None
     if not isinstance(request, Mapping):
         return _tokens(0, 0)  # no call of a model: a list of models, an upload
@@ -87,11 +87,13 @@ class UsageReader:
         if self._lost:
             return
         try:
-            self._buffer += chunk if self._unpack is None else self._unpack.decompress(chunk, MOST_BODY)
+            text = chunk if self._unpack is None else self._unpack.decompress(chunk, MOST_BODY)
         except zlib.error:
             self._lost = True
             return
-        if self._stream:
+        self._buffer += text
+        # Split only where a line ends: a long one that comes in small pieces would be copied with each of them.
+        if self._stream and b"\n" in text:
             *lines, rest = self._buffer.split(b"\n")
             self._buffer = rest
             for line in lines:
@@ -107,7 +109,7 @@ class UsageReader:
     def _note(self, text: bytes | bytearray) -> None:
         try:
             said = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if not isinstance(said, Mapping):
             return
