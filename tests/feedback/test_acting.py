@@ -5,6 +5,8 @@
 import asyncio
 import logging
 
+import httpx
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,6 +177,54 @@ def test_what_the_user_sets_is_the_most_from_then_on(clock):
     assert limiter.limit == Window(80, per=60)
 
 
+def test_a_limit_that_the_user_sets_is_the_users_though_it_was_followed_before(clock):
+    limiter = Limiter("100/minute", clock=clock)
+    for stated in ("50", "1000"):
+        limiter.feedback((200, {"X-RateLimit-Limit": stated}))
+    limiter.set_limit("50/minute")
+    limiter.feedback((200, {"X-RateLimit-Limit": "1000"}))
+    assert limiter.limit == Window(50, per=60)
+    asyncio.run(limiter.set_limit_async("100/minute"))
+    limiter.feedback((200, {"X-RateLimit-Limit": "70"}))
+    asyncio.run(limiter.set_limit_async("50/minute"))
+    limiter.feedback((200, {"X-RateLimit-Limit": "1000"}))
+    assert limiter.limit == Window(50, per=60)
+
+
+def test_limits_that_take_turns_are_logged_once_each(clock, caplog):
+    limiter = Limiter("100/minute", clock=clock)
+    with caplog.at_level(logging.WARNING, "headway"):
+        for _ in range(20):
+            limiter.feedback((200, {"X-RateLimit-Limit": "50"}))
+            limiter.feedback((200, {"X-RateLimit-Limit": "70"}))
+    assert len(caplog.messages) == 2
+
+
+@pytest.mark.parametrize(
+    ("profile", "headers"),
+    [
+        ("github", {"x-ratelimit-limit": "30", "x-ratelimit-resource": "search"}),
+        ("discord", {"x-ratelimit-limit": "5", "x-ratelimit-bucket": "abcd"}),
+        ("shopify", {"x-shopify-shop-api-call-limit": "1/40"}),
+    ],
+)
+def test_the_limit_of_a_part_of_the_remote_is_not_that_of_all_requests(clock, profile, headers):
+    limiter = Limiter("100/hour", clock=clock)
+    assert limiter.feedback((200, headers), profile=profile).limits
+    assert limiter.limit == Window(100, per=3600)
+
+
+def test_keys_that_are_different_remotes_have_nothing_to_do_with_each_other(clock):
+    limiter = Limiter("100/minute", clock=clock)
+    said = {"Retry-After": "30", "X-RateLimit-Global": "true", "X-RateLimit-Limit": "1"}
+    assert limiter.feedback((429, said), "a.test", one_remote=False).wait == 30
+    asyncio.run(limiter.feedback_async((429, said), "b.test", one_remote=False))
+    assert paused_for(limiter, "a.test") >= 30
+    assert paused_for(limiter, "b.test") >= 30
+    assert paused_for(limiter, "c.test") == 0
+    assert limiter.limit == Window(100, per=60)
+
+
 def test_nothing_is_followed_where_that_is_not_wanted(clock):
     limiter = Limiter("100/minute", clock=clock)
     limiter.feedback((200, {"X-RateLimit-Limit": "50"}), follow=False)
@@ -337,7 +387,9 @@ def test_a_limit_that_was_lowered_keeps_the_stated_one_in_every_window(configure
 # -- what is not a response -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [None, 429, "429", {}, (429,), ("429", {}), object()])
+@pytest.mark.parametrize(
+    "bad", [None, 429, "429", {}, (429,), ("429", {}), (429, None), (429, "x"), object()]
+)
 def test_what_is_no_response_is_refused_and_changes_nothing(bad, clock):
     limiter = Limiter("100/minute", clock=clock)
     with pytest.raises(InvalidArgument, match="give a response of httpx, requests, aiohttp or botocore, or"):
@@ -353,6 +405,12 @@ def test_a_key_that_is_none_is_refused(clock):
 def test_an_unknown_profile_is_refused(clock):
     with pytest.raises(InvalidArgument, match="profile='nope' is not accepted"):
         Limiter("1/s", clock=clock).feedback((429, {}), profile="nope")
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_a_response_that_was_made_without_a_request_is_an_answer(clock, library):
+    said = Limiter("1/s", clock=clock).feedback(library.Response(429, headers={"Retry-After": "2"}))
+    assert said.wait == 2
 
 
 class Throttled(Exception):

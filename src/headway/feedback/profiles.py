@@ -31,7 +31,8 @@ class Profile:
     `hosts`: a leading dot stands for all subdomains. `windows`: of limits whose headers do not tell them. `wait`:
     seconds that its documentation asks for where an answer tells none. `full_refill`: its resets tell when
     *everything* is there again, so that they are no reason to wait while there is any other way. `scope`: headers
-    that say what was limited.
+    that say what was limited. `part_of`: the header that names the part of the API, of several with limits of their
+    own, that a limit without a name is of; it is that of all requests where the name is "core".
     """
 
     name: str
@@ -41,6 +42,7 @@ class Profile:
     wait: float | None = None
     full_refill: bool = False
     scope: tuple[str, ...] = ()
+    part_of: str = ""
     refuses: Judge | None = None
     body_wait: Callable[[Any], float | None] | None = None
     more: Callable[[Headers, Any, float], tuple[StatedLimit, ...]] | None = None
@@ -90,7 +92,8 @@ def _shopify_limits(headers: Headers, body: Any, now: float) -> tuple[StatedLimi
     used, slash, quota = headers.get("x-shopify-shop-api-call-limit", "").partition("/")
     taken, of = count(used), count(quota)
     if slash and taken is not None and of is not None:
-        return (StatedLimit("calls", quota=of, remaining=max(0.0, of - taken)),)
+        # What a bucket holds, and no count of requests in a time.
+        return (StatedLimit("calls", quota=of, remaining=max(0.0, of - taken), unit="calls"),)
     return bodies.shopify_limits(body)
 
 
@@ -119,16 +122,20 @@ PROFILES: Final = {
     for profile in (
         Profile("airtable", ("api.airtable.com",), wait=30.0),
         Profile(
-            "anthropic", ("api.anthropic.com",), REFUSALS | {529}, windows=_MINUTE,
+            "anthropic", ("api.anthropic.com",), REFUSALS | {529}, windows=_MINUTE, full_refill=True,
         ),
         Profile("aws", (".amazonaws.com", ".amazonaws.com.cn"), refuses=_aws, reads_bodies=True),
         Profile(
             "azure_openai", (".openai.azure.com", ".cognitiveservices.azure.com"), windows=_MINUTE,
             full_refill=True, body_wait=bodies.try_again,
-        ), Profile("discord", ("discord.com", "discordapp.com"), scope=("x-ratelimit-scope",),
-        body_wait=bodies.retry_after), Profile(
+        ),
+        Profile(
+            "discord", ("discord.com", "discordapp.com"), scope=("x-ratelimit-scope",), part_of="x-ratelimit-bucket",
+            body_wait=bodies.retry_after,
+        ),
+        Profile(
             "github", ("api.github.com", "uploads.github.com"), windows={**PERIODS, "": 3600.0}, wait=60.0,
-            scope=("x-ratelimit-resource",), refuses=_github, reads_bodies=True,
+            scope=("x-ratelimit-resource",), part_of="x-ratelimit-resource", refuses=_github, reads_bodies=True,
         ),
         Profile("gitlab", ("gitlab.com",), windows={**PERIODS, "": 60.0}, scope=("ratelimit-name",)),
         Profile(

@@ -135,6 +135,12 @@ def _limits(
     vendor: Profile, headers: Mapping[str, str], content: Any, clock: float
 ) -> tuple[StatedLimit, ...]:
     limits = stated_limits(headers, clock, vendor.windows)
+    part = headers.get(vendor.part_of, "").strip()[:MAX_SCOPE]
+    if part and part.isprintable() and part != "core":
+        # A search may be made 30 times a minute where other calls are 5000 an hour: neither is the limit of both.
+        limits = tuple(
+            limit if limit.name else limit._replace(name=part, window=None, unit=part) for limit in limits
+        )
     return limits if vendor.more is None else (*limits, *vendor.more(headers, content, clock))
 
 

@@ -61,6 +61,8 @@ class Reaction(NamedTuple):
     seconds: float = 0.0
     key: str | None = None
     limit: Kept | None = None
+    again: bool = False
+    """Whether that limit was kept before, so that it is no news."""
 
 
 class Reactions:
@@ -113,8 +115,10 @@ class Reactions:
                     self._learned.served(now)
                 elif _teaches(*heard, key):
                     self._learned.refused(now, now + int(seconds * 1e9), used)
-            lowered = None if limit is None else self._follow(() if said is None else said.limits, limit)
-            return Reaction(seconds, paused, lowered)
+            if limit is None:
+                return Reaction(seconds, paused)
+            wanted, again = self._follow(() if said is None else said.limits)
+            return Reaction(seconds, paused, None if wanted == limit else wanted, again)
 
     def _pause(self, said: Feedback, key: str | None, now: int) -> float:
         backoff = self._backoff(key)
@@ -130,17 +134,25 @@ class Reactions:
             self._backoffs.popitem(last=False)
         return found
 
+    def configured(self, limit: Kept) -> None:
+        """The user has set another limit, and be it one that was followed before."""
+        with self._lock:
+            self._start(limit)
+
     def _keep(self, limit: Kept | None) -> None:
         """Note the limit that the user wants: the first one, or another one that was set meanwhile."""
         # What was decided by two calls at once may be set in another order, and is not the user's.
         if limit is None or limit == self._followed or limit in self._decided:
             return
-        self._configured = self._followed = self._stated = limit
         self._decided.clear()
+        self._start(limit)
+
+    def _start(self, limit: Kept) -> None:
+        self._configured = self._followed = self._stated = limit
         self._learned = Learned(limit.count, limit.per_ns) if isinstance(limit, Window) else None
 
-    def _follow(self, stated: Iterable[StatedLimit], limit: Kept) -> Kept | None:
-        """The limit to keep from now on; None: the one that is kept."""
+    def _follow(self, stated: Iterable[StatedLimit]) -> tuple[Kept, bool]:
+        """The limit to keep from now on, and whether it was kept before."""
         configured = self._configured
         said = [one for one in stated if one.quota is not None]
         assert configured is not None
@@ -155,10 +167,11 @@ class Reactions:
         wanted = self._stated or configured
         if self._learned is not None and isinstance(wanted, Window) and self._learned.count < wanted.count:
             wanted = Window(self._learned.count, per=f"{wanted.per_ns}ns", remote=wanted.remote)
+        again = wanted in self._decided
         if wanted != self._followed:
             self._followed = wanted
             self._decided.append(wanted)
-        return None if wanted == limit else wanted
+        return wanted, again
 
 
 def _teaches(said: Feedback | None, status: int, key: str | None) -> bool:
@@ -201,7 +214,7 @@ def answer_of(response: Any) -> Answer:
     >>> answer_of((429, {"Retry-After": "1"}))
     Answer(status=429, headers={'Retry-After': '1'}, body=None, host='')
     """
-    if isinstance(response, tuple) and len(response) in (2, 3) and isinstance(response[0], int):
+    if _is_bare(response):
         return Answer(*response)
     response = getattr(response, "response", response) if isinstance(response, Exception) else response
     if isinstance(response, Mapping) and isinstance(response.get("ResponseMetadata"), Mapping):
@@ -212,11 +225,26 @@ def answer_of(response: Any) -> Answer:
         # Only what was read before: to read now could block, or take the body from the program.
         members = getattr(response, "__dict__", {})
         body = members.get("_content") or members.get("_body")
-        return Answer(
-            status, headers, body or None, urlsplit(str(getattr(response, "url", ""))).hostname or ""
-        )
+        return Answer(status, headers, body or None, _host(response))
     kinds = "a response of httpx, requests, aiohttp or botocore, or (status, headers)"
     raise InvalidArgument("response", response, kinds)
+
+
+def _is_bare(response: Any) -> bool:
+    """Whether it is `(status, headers[, body])`."""
+    if not isinstance(response, tuple) or len(response) not in (2, 3) or not isinstance(response[0], int):
+        return False
+    return isinstance(response[1], Iterable) and not isinstance(response[1], str | bytes)
+
+
+def _host(response: Any) -> str:
+    try:
+        return urlsplit(str(getattr(response, "url", ""))).hostname or ""
+    except (
+        RuntimeError,
+        ValueError,
+    ):  # a response of httpx that was made without a request; an address that is none
+        return ""
 
 
 def _botocore(response: Mapping[str, Any]) -> Answer:

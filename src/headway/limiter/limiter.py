@@ -406,8 +406,8 @@ class Limiter(LocalLimiter):
         used = _used(self.peek()) if self._asks_use(heard, key, follow) else 0
         reaction = self._react(heard, key, follow, used)
         if reaction.limit is not None:
-            self.set_limit(reaction.limit)
-            self._tell_followed(heard.said)
+            self._change_limit(reaction.limit)
+            self._tell_followed(heard.said, reaction.again)
         if reaction.seconds:
             self.pause(reaction.seconds, reaction.key)
         return heard.said
@@ -427,8 +427,8 @@ class Limiter(LocalLimiter):
         used = _used(await self.peek_async()) if self._asks_use(heard, key, follow) else 0
         reaction = self._react(heard, key, follow, used)
         if reaction.limit is not None:
-            await self.set_limit_async(reaction.limit)
-            self._tell_followed(heard.said)
+            await self._change_limit_async(reaction.limit)
+            self._tell_followed(heard.said, reaction.again)
         if reaction.seconds:
             await self.pause_async(reaction.seconds, reaction.key)
         return heard.said
@@ -455,7 +455,7 @@ class Limiter(LocalLimiter):
         kept = self.limit if follow else None
         return self._reactions.to(heard, key, self._clock.now(), kept, used, backs_off=not steps)
 
-    def _tell_followed(self, said: Feedback | None) -> None:
+    def _tell_followed(self, said: Feedback | None, again: bool) -> None:
         limit = self.limit
         text = (
             str(limit)
@@ -463,7 +463,9 @@ class Limiter(LocalLimiter):
             else "; ".join(f"{name}: {part}" for name, part in limit.items())
         )
         why = "the remote states it" if said is not None and said.limits else "its refusals show"
-        log.warning("headway: %s keeps %s from now on, as %s", self.name or "a limiter", text, why)
+        # Where two calls are told different limits, these take turns for ever: the log tells each of them once.
+        level = logging.INFO if again else logging.WARNING
+        log.log(level, "headway: %s keeps %s from now on, as %s", self.name or "a limiter", text, why)
         if self._listener is not None:
             self._listener.emit("followed", None, None)
 
@@ -488,6 +490,11 @@ class Limiter(LocalLimiter):
         >>> limiter.peek().remaining
         200
         """
+        self._change_limit(limit)
+        if self._reactions is not None:
+            self._reactions.configured(self.limit)
+
+    def _change_limit(self, limit: Limits) -> None:
         if self._shared is not None:
             self._shared.set_limit(limit)
             # A copy that another process makes of it says what this one says: the newest limit governs.
@@ -507,10 +514,15 @@ class Limiter(LocalLimiter):
 
     async def set_limit_async(self, limit: Limits) -> None:
         """`set_limit` for a task."""
+        await self._change_limit_async(limit)
+        if self._reactions is not None:
+            self._reactions.configured(self.limit)
+
+    async def _change_limit_async(self, limit: Limits) -> None:
         if self._leases is not None:
-            await asyncio.to_thread(self.set_limit, limit)
+            await asyncio.to_thread(self._change_limit, limit)
             return
-        self.set_limit(limit)
+        self._change_limit(limit)
 
     def reset(self, key: Key = None) -> None:
         """Let a key start anew, as if nothing had been used.
