@@ -5,7 +5,8 @@ for `max_transit` and costs throughput. So an exception is read for what it *pro
 
 - an answer arrived (`answered`): it carries a response, or it is one of the errors that come from looking at an
   answer, such as a `ValueError` of a parser. Completed.
-- nothing was sent (`not_sent`): the connection was refused, or the name did not resolve. Cancelled.
+- nothing was sent (`not_sent`): the connection was refused, the name did not resolve, or the client's own pool had no
+  connection in time. Cancelled.
 - anything else (time-outs, lost connections, cancellation, Ctrl-C) proves nothing. Abandoned.
 """
 
@@ -53,6 +54,9 @@ Proof = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseEx
 
 _AFTER_AN_ANSWER = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError)
 _BEFORE_SENDING = (ConnectionRefusedError, socket.gaierror)
+# By name, as no HTTP library is imported here. Of aiohttp, whose resolvers have errors of their own; and of httpx and
+# urllib3, where the pool of connections was exhausted.
+_BEFORE_SENDING_BY_NAME = frozenset({"ClientConnectorDNSError", "PoolTimeout", "EmptyPoolError"})
 
 
 def shows_answer(error: BaseException) -> bool:
@@ -89,8 +93,7 @@ def shows_nothing_sent(error: BaseException) -> bool:
     seen: set[int] = set()
     current: object = error
     while isinstance(current, BaseException) and id(current) not in seen:
-        # Without a type to import: aiohttp has resolvers whose errors are not the operating system's.
-        if isinstance(current, _BEFORE_SENDING) or type(current).__name__ == "ClientConnectorDNSError":
+        if isinstance(current, _BEFORE_SENDING) or type(current).__name__ in _BEFORE_SENDING_BY_NAME:
             return True
         if isinstance(current, OSError) and isinstance(current.__cause__, BaseExceptionGroup):
             return all(shows_nothing_sent(attempt) for attempt in current.__cause__.exceptions)

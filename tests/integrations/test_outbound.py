@@ -187,6 +187,19 @@ def test_a_task_that_is_cancelled_while_it_acts_on_an_answer_leaves_no_connectio
         assert ends(limiter) == (1, 1, 0)
 
 
+@pytest.mark.parametrize("error", [httpx.PoolTimeout, httpx2.PoolTimeout])
+def test_a_call_that_found_no_connection_in_the_pool_gives_its_permit_back(error):
+    def answer(request):
+        raise error("exhausted")
+
+    limiter = Limiter("10/hour")
+    transport = for_httpx.Transport(limiter, httpx.MockTransport(answer))
+    with pytest.raises(error):
+        transport.handle_request(httpx.Request("GET", "http://x.org/"))
+    assert limiter.peek().remaining == 10
+    assert limiter.stats().cancelled == 1
+
+
 def test_a_call_is_sent_again_where_nothing_else_is_done_about_a_refusal(fake):
     limiter = Limiter("10/hour")
     assert fake(limiter, 429, feedback=False, retries=2) == 429
