@@ -3,9 +3,9 @@
     pip install . httpx
     python examples/polite_crawler.py https://example.com/
 
-Ten tasks fetch at once. The transport keeps the limit for each host, lets every request wait in line, pauses a host
-that answers 429 or 503 for as long as it says, and keeps a lower limit if the host states one. A `Crawl-delay` of
-robots.txt is a limit of that host alone.
+Ten tasks fetch at once. The transport keeps the limit for each host, lets every request wait in line, and pauses a host
+that answers 429 or 503 for as long as it says; what one host says concerns no other. A `Crawl-delay` of robots.txt is a
+limit of that host alone. A page that makes no sense is told, and the others go on.
 """
 
 import asyncio
@@ -58,11 +58,14 @@ class Crawler:
             await spaced.acquire_async()
         answer = await self.client.get(url)
         print(f"{answer.status_code}  {len(answer.content):7,} bytes  {url}")
-        for link in re.findall(
-            r'href="([^"]+)"', answer.text if "html" in answer.headers["content-type"] else ""
-        ):
-            found = urldefrag(urljoin(url, link)).url
-            if urlsplit(found).netloc in self.hosts and found not in self.seen and len(self.seen) < PAGES:
+        html = answer.text if "html" in answer.headers.get("content-type", "") else ""
+        for link in re.findall(r'href="([^"]+)"', html):
+            try:
+                found = urldefrag(urljoin(url, link)).url
+                host = urlsplit(found).netloc
+            except ValueError:
+                continue  # a link that is no address
+            if host in self.hosts and found not in self.seen and len(self.seen) < PAGES:
                 self.seen.add(found)
                 self.queue.put_nowait(found)
 
@@ -71,7 +74,7 @@ class Crawler:
             url = await self.queue.get()
             try:
                 await self.fetch(url)
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
                 print(f"{type(error).__name__}  {url}")
             finally:
                 self.queue.task_done()

@@ -347,21 +347,23 @@ def test_celery_fleet():
 
 
 class Site(http.server.BaseHTTPRequestHandler):
-    """Twelve pages that link to each other, one that is not for robots, and a refusal now and then."""
+    """Twelve pages, of which most do not say what they are, one that is not for robots, a link that is none, a refusal."""
 
     asked: ClassVar[list[tuple[float, str]]] = []
 
     def do_GET(self):
         self.asked.append((time.monotonic(), self.path))
-        status, kind, body = 200, "text/html", ""
+        status, kind, body = 200, None, ""
         if self.path == "/robots.txt":
             kind, body = "text/plain", "User-agent: *\nDisallow: /private\n"
         elif self.path == "/7" and [path for _, path in self.asked].count("/7") == 1:
             status = 429
         elif self.path == "/":
-            body = "".join(f'<a href="/{n}">x</a>' for n in range(1, 12)) + '<a href="/private">x</a>'
+            kind, body = "text/html", '<a href="http://[">x</a>'
+            body += "".join(f'<a href="/{n}">x</a>' for n in range(1, 12)) + '<a href="/private">x</a>'
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        if kind is not None:
+            self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         if status == 429:
             self.send_header("Retry-After", "1")

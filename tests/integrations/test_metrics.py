@@ -185,8 +185,9 @@ def test_bad_input(meters):
         lambda **options: prometheus.observer(registry=CollectorRegistry(), **options),
         lambda **options: opentelemetry.observer(meter=meters.meter, **options),
     ):
-        with pytest.raises(InvalidArgument):
-            make(labels={"limit": "mine"})
+        for name in ("limit", "", "__name__", 5):
+            with pytest.raises(InvalidArgument):
+                make(labels={name: "mine"})
     with pytest.raises(InvalidArgument):
         prometheus.collector("100/minute")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument):

@@ -1,6 +1,6 @@
 """What clients do with an answer when something of ours fails, and which hosts share what; without a network."""
 
-# mypy: disable-error-code="arg-type"
+# mypy: disable-error-code="arg-type, method-assign, union-attr"
 
 import asyncio
 from types import SimpleNamespace
@@ -77,11 +77,11 @@ class Fake:
         transport = integration.AsyncTransport(limit, wrapped, **options)
         return asyncio.run(transport.handle_async_request(request)).status_code
 
-    def with_httpx2(self, *call):
-        return self.with_httpx(*call, library=httpx2, integration=for_httpx2, body=Body2)
+    def with_httpx2(self, limit, status, headers, url, options):
+        return self.with_httpx(limit, status, headers, url, options, httpx2, for_httpx2, Body2)
 
-    def with_httpx2_async(self, *call):
-        return self.with_httpx_async(*call, library=httpx2, integration=for_httpx2, body=Body2)
+    def with_httpx2_async(self, limit, status, headers, url, options):
+        return self.with_httpx_async(limit, status, headers, url, options, httpx2, for_httpx2, Body2)
 
     def with_requests(self, limit, status, headers, url, options):
         def send(adapter, request, *args, **kwargs):
