@@ -133,15 +133,15 @@ WRONG = {
     # the file
     "limits = ": "headway.toml is no TOML: Invalid value (at end of document)",
     "[server": "headway.toml is no TOML: ",
-    "[limit.api]": "headway.toml: limit = {'api': {}} is not known; give only the tables envoy, gates, limits, server, "
+    "[limit.api]": "headway.toml: limit is not known; give only the tables envoy, gates, limits, server, "
     "tokens",
-    "limits = 5": "headway.toml: limits = 5 is no table; give tables such as [limits.name]",
-    "server = 5": "headway.toml: [server] is 5 and no table; give a table",
-    "[limits]\napi = 5": "headway.toml: [limits.api] is 5 and no table; give a table",
+    "limits = 5": "headway.toml: limits is no table; give tables such as [limits.name]",
+    "server = 5": "headway.toml: [server] is no table; give a table",
+    "[limits]\napi = 5": "headway.toml: [limits.api] is no table; give a table",
     # names
-    '[limits."a b"]': "headway.toml: [limits] a b = {} has no name that is accepted; give a name of 1 to 128 ",
-    '[limits."a\\u001b[2J"]': r"headway.toml: [limits] a\x1b[2J = {} has no name",
-    '[limits."é"]': "headway.toml: [limits] é = {} has no name that is accepted",
+    '[limits."a b"]': "headway.toml: [limits] a b has no name that is accepted; give a name of 1 to 128 ",
+    '[limits."a\\u001b[2J"]': r"headway.toml: [limits] a\x1b[2J has no name",
+    '[limits."é"]': "headway.toml: [limits] é has no name that is accepted",
     # limits
     "[limits.api]": 'headway.toml: [limits.api] has no limit; give limit = "100/s", or unlimited = true',
     '[limits.api]\nlimit = "100/fortnight"': "headway.toml: [limits.api] limit = '100/fortnight' cannot be read at "
@@ -159,7 +159,7 @@ WRONG = {
     '[limits.api]\nlimit = "1/s"\nlocal_share = 2': "[limits.api] local_share = 2 is not accepted; give a share",
     '[limits.api]\nlimit = "1/s"\non_engine_error = "ajar"': "[limits.api] on_engine_error = 'ajar' is not accepted; "
     "give 'closed' or 'open' or 'local'",
-    '[limits.api]\nlimit = "1/s"\nburst = 5': "[limits.api] burst = 5 is not known here; give only limit, unlimited",
+    '[limits.api]\nlimit = "1/s"\nburst = 5': "[limits.api] burst is not known here; give only limit, unlimited",
     '[limits.api]\nlimit = "1/s"\nprefetch = 5': "[limits.api] prefetch = 5 is not accepted; give true, false, or a "
     "table with predict_window, min_tokens, ttl",
     '[limits.api]\nlimit = "1/s"\nprefetch = { ttl = 0 }': "[limits.api] prefetch = {'ttl': 0} is not accepted; give "
@@ -206,6 +206,27 @@ WRONG = {
         "headway.toml: [limits] has 2 tables; give at most 1 limits, or a higher [server] max_limits"
     ),
 }
+
+SECRET = "0123456789abcdef"
+WITH_A_SECRET = (
+    f'[token.a]\ntoken = "{SECRET}"\nrole = "use"',
+    f'[tokens]\nbilling = "{SECRET}"',
+    f'[tokens.a]\ntokn = "{SECRET}"\nrole = "use"',
+    f'[tokens."a b"]\ntoken = "{SECRET}"\nrole = "use"',
+    f'[[tokens]]\ntoken = "{SECRET}"\nrole = "use"',
+    f'[tokens.a]\ntoken = ["{SECRET}"]\nrole = "use"',
+    f'[server]\nengin = "redis://:{SECRET}@db"',
+    f'[servr]\nengine = "redis://:{SECRET}@db"',
+    f'server = "redis://:{SECRET}@db"',
+)
+
+
+@pytest.mark.parametrize("text", WITH_A_SECRET)
+def test_a_secret_under_a_wrong_name_or_in_a_wrong_place_is_not_shown(text):
+    with pytest.raises(ConfigError) as error:
+        read(text)
+    assert SECRET not in str(error.value)
+    assert SECRET not in error.value.value
 
 
 @pytest.mark.parametrize("text", WRONG)

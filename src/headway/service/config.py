@@ -222,10 +222,10 @@ def parse_config(text: str, file: str = "headway.toml", env: Mapping[str, str] |
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(file, "", "", "", "", f"is no TOML: {error}") from None
     known = {"server", "limits", "gates", "tokens", "envoy"}
-    for name, value in tables.items():
+    for name in tables:
         if name not in known:
-            raise Place(file, "").error(
-                name, value, f"only the tables {', '.join(sorted(known))}", "is not known"
+            raise Place(file, "").misplaced(
+                name, f"only the tables {', '.join(sorted(known))}", "is not known"
             )
     server = ServerConfig(**Place(file, "server").read(tables.get("server", {}), SERVER))
     found = Config(
@@ -249,12 +249,10 @@ def _named(tables: Mapping[str, Any], kind: str, file: str) -> list[tuple[str, A
     """The tables of one kind, by their names."""
     found = tables.get(kind, {})
     if not isinstance(found, Mapping):
-        raise Place(file, "").error(kind, found, f"tables such as [{kind}.name]", "is no table")
+        raise Place(file, "").misplaced(kind, f"tables such as [{kind}.name]", "is no table")
     for name in found:
         if NAME.fullmatch(name) is None:
-            raise Place(file, kind).error(
-                name, found[name], f"a name of {A_NAME}", "has no name that is accepted"
-            )
+            raise Place(file, kind).misplaced(name, f"a name of {A_NAME}", "has no name that is accepted")
     return [(name, table, Place(file, f"{kind}.{name}")) for name, table in found.items()]
 
 

@@ -80,13 +80,17 @@ class Place:
         shown = "..." if secret else _shown(value)
         return ConfigError(self.file, printable(self.table), printable(key), shown, accepted, problem)
 
+    def misplaced(self, key: str, accepted: str, problem: str) -> ConfigError:
+        """For what is not expected there. Its value is not shown: under a mistyped name it may be a secret."""
+        return ConfigError(self.file, printable(self.table), printable(key), "", accepted, problem)
+
     def read(self, table: Any, fields: Mapping[str, Field]) -> dict[str, Any]:
         """The values of a table: those that are there and the defaults of the others. Unknown keys are refused."""
         if not isinstance(table, Mapping):
-            raise ConfigError(self.file, self.table, "", "", "a table", f"is {_shown(table)} and no table")
-        for key, value in table.items():
+            raise self.misplaced("", "a table", "is no table")
+        for key in table:
             if key not in fields:
-                raise self.error(str(key), value, f"only {', '.join(fields)}", "is not known here")
+                raise self.misplaced(str(key), f"only {', '.join(fields)}", "is not known here")
         found: dict[str, Any] = {}
         for key, field in fields.items():
             if key not in table:
