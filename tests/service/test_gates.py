@@ -253,6 +253,7 @@ def test_an_engine_that_is_away_says_to_come_back():
         for reply in (client.post(EVENTS, {"event": "x"}), client.get("/v1/gates/orders")):
             assert (reply.status, reply.kind) == (503, "engine-unavailable")
             assert reply.headers["retry-after"] == "1"
+            assert str(port) not in reply.body["detail"]  # where the engine is, is not for clients
 
 
 def test_a_gate_that_was_closed_says_to_come_back():

@@ -111,6 +111,8 @@ TYPES: Final[dict[str, tuple[int, str]]] = {
 }
 """By the last part of their `type`: the status, and the title."""
 
+ENGINE_AWAY: Final = "the engine does not answer; the log of this server says why"
+"""All that clients are told: where the engine is, which an error has, is not for those without a token."""
 RETRY_AFTER: Final = 1
 """Seconds, where it is not known when the engine is back."""
 
@@ -185,7 +187,7 @@ def problem_of(error: HeadwayError) -> Problem:
             wait = error.retry_after
             return later("gate-full", text, wait, max_pending=error.max_pending)
         case EngineUnavailable():
-            return later("engine-unavailable", text, RETRY_AFTER)
+            return later("engine-unavailable", ENGINE_AWAY, RETRY_AFTER)
         case GateClosed():
             return later("closing", text, RETRY_AFTER)
         case LimitMismatch():

@@ -184,7 +184,8 @@ class Connection:
             return receipt_headers(await gate.submit_async(text, id, value))
         except EngineUnavailable as error:
             again = "" if id is None else ": send it again with the same id"
-            raise BadRequest(f"{error}; it may have been counted{again}") from error
+            # Where the engine is, is not for peers: the log has it.
+            raise BadRequest(f"the engine does not answer; it may have been counted{again}") from error
         except HeadwayError as error:
             raise BadRequest(f"{error}; nothing has changed") from error
 

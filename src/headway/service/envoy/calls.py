@@ -49,7 +49,11 @@ async def should_rate_limit(service: RateLimitService, data: bytes) -> Reply:
     except MalformedMessage as error:
         service.stats.malformed += 1
         return Reply(GrpcStatus.INVALID_ARGUMENT, str(error))
-    except (EngineUnavailable, LimiterClosed) as error:
+    except EngineUnavailable:
+        service.stats.engine_errors += 1
+        # Where the engine is, is not for clients.
+        return Reply(GrpcStatus.UNAVAILABLE, "the engine does not answer; the log of the server says why")
+    except LimiterClosed as error:
         service.stats.engine_errors += 1
         return Reply(GrpcStatus.UNAVAILABLE, str(error))
     except Exception:
