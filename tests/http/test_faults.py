@@ -325,6 +325,22 @@ def test_without_a_server_a_call_fails_at_once_or_a_share_is_kept(make):
     gate.close()
 
 
+def test_the_first_message_of_a_session_is_heard_when_it_comes(folder, monkeypatch):
+    """The listener begins before the server knows the session, and must not find that out at its next look."""
+    monkeypatch.setattr("headway.engines.http.listener.LONGEST", 3600)
+    with serving_on(f"embedded://{folder}/ledgers") as url:
+        gate = Once("1h", name="first", engine=url, engine_timeout=10)
+        subscription = gate.subscribe()
+        assert next(subscription).pending == ()
+        seen: list[Any] = []
+        reader = threading.Thread(target=lambda: seen.append(next(subscription)), daemon=True)
+        reader.start()
+        gate.submit("pizza")
+        reader.join(NEVER)
+        assert [change.event for change in seen] == ["pizza"]
+        gate.close()
+
+
 # -- processes ---------------------------------------------------------------------------------------------------
 
 
@@ -346,6 +362,30 @@ def test_a_forked_child_has_a_session_of_its_own(folder, make):
             assert os.waitpid(child, 0)[1] == 0
             assert limiter.peek().in_flight == 1
         wait_until(lambda: limiter.peek().in_flight == 0, "the parent's end")
+
+
+CHILD = """
+import multiprocessing
+from headway import Limiter
+limiter = Limiter("5 concurrent", name="children", engine={uri!r}, engine_timeout=10)
+limiter.acquire().complete()  # the parent has a session before it forks
+def work():
+    limiter.acquire().complete()
+children = [multiprocessing.get_context("fork").Process(target=work) for _ in range(3)]
+for child in children:
+    child.start()
+for child in children:
+    child.join()
+"""
+
+
+def test_a_child_of_multiprocessing_has_said_how_its_calls_ended(folder, make):
+    """Which runs no atexit, and so would leave its places to the end of its session's lease."""
+    with serving_on(f"embedded://{folder}/ledgers") as url:
+        script = CHILD.format(uri=f"{url}?lease=3600")
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=NEVER)
+        limiter = make("5 concurrent", url, name="children")
+        wait_until(lambda: limiter.peek().in_flight == 0, "every end")
 
 
 def test_a_promise_is_redeemed_by_another_client(folder, make):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 
@@ -256,11 +257,33 @@ assert limiter.peek().lease.tokens == 20
 
 
 @pytest.mark.parametrize(
-    "rest", ["", "raise SystemExit(0)", "import sys; sys.exit()"], ids=["end", "raise", "exit"]
+    "rest",
+    ["", "raise SystemExit(0)", "import sys; sys.exit()", "del limiter"],
+    ids=["end", "raise", "exit", "drop"],
 )
 def test_a_process_that_ends_hands_back(valkey, name, rest):
     script = EXIT.format(name=name, url=valkey.url, rest=rest)
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=NEVER)
+    assert Limiter("20/hour", name=name, engine=valkey.url).acquire(cost=20, timeout=SOON)
+
+
+CHILD = """
+import multiprocessing
+kept = []
+def work():
+{script}
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+raise SystemExit(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("rest", ["", "kept.append(limiter)"], ids=["drop", "keep"])
+def test_a_child_of_multiprocessing_hands_back(valkey, name, rest):
+    """Which runs no atexit, and so would leave its tokens to the end of their lease, and then some."""
+    script = textwrap.indent(EXIT.format(name=name, url=valkey.url, rest=rest), "    ")
+    subprocess.run([sys.executable, "-c", CHILD.format(script=script)], check=True, timeout=NEVER)
     assert Limiter("20/hour", name=name, engine=valkey.url).acquire(cost=20, timeout=SOON)
 
 

@@ -135,8 +135,12 @@ class LeaseCalls:
             if loop is not None and bell is not None:
                 loop.call_soon_threadsafe(bell.set)
             elif self._thread is None and not self._closed:
+                self.starting()
                 self._thread = threading.Thread(target=self._run, name="headway-leases", daemon=True)
                 self._thread.start()
+
+    def starting(self) -> None:
+        """The thread is about to start."""
 
     def instead(self, error: EngineUnavailable, key: Key, cost: Cost) -> Limiter:
         """The limiter that decides while the engine is away; raises the error where there is none."""

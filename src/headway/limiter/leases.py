@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from headway.core.borrowed import BorrowedLedger, same_tokens
 from headway.core.tokens import total
-from headway.forks import on_fork
+from headway.forks import on_fork, plan_at_exit
 from headway.limiter.lease_calls import LeaseCalls, Place
 from headway.status import LeaseStatus, LimiterStats, Status, seconds, stats_of
 
@@ -38,6 +38,8 @@ class Leases(LeaseCalls):
 
     def __init__(self, shared: SharedLimiter, terms: Terms, timeout_ns: int) -> None:
         LeaseCalls.__init__(self, shared, terms, timeout_ns)
+        # What the thread of a limiter that was dropped hands back.
+        self._dropped: dict[Place, int] | None = None
         _all.add(self)
 
     def explained(self, status: Status, keys: tuple[str | None, ...]) -> Status:
@@ -124,7 +126,8 @@ class Leases(LeaseCalls):
     def begin_closing(self) -> dict[Place, int] | None:
         """Have everything handed back; what `end_closing` waits for, or None if that is done already."""
         if self._closed:
-            return None
+            before, self._dropped = self._dropped, None
+            return before
         self._closed = True
         self.shared._fallback.close()
         return self.call_all()
@@ -152,11 +155,16 @@ class Leases(LeaseCalls):
         """The limiter was dropped: the thread hands everything back by itself."""
         if not self._closed:
             self._closed = True
-            self.call_all()
+            self._dropped = self.call_all()
+
+    def starting(self) -> None:
+        # Before the engine says what is left to be said, at priority 0.
+        plan_at_exit(close_all, priority=1)
 
     def after_fork(self) -> None:
         """In a forked child: the tokens are the parent's."""
         self._reset()
+        self._dropped = None
         self.client = self._new_client()
         if self._store is not None:
             for keyed in self._store.keyed_ledgers:

@@ -67,7 +67,7 @@ class Channel:
         self.host = self.address.hosts[0]
         self.log_once = engine.log_once
         self.lease_ns = engine.lease_ns
-        self.stopped = False
+        self.stopped = self._leaving = False
         self.queue: deque[Request] = deque()
         # Permits that were freed, by session and number: without a word, in the midst of an acquire, without an end.
         self.forgotten: deque[tuple[int, int]] = deque()
@@ -183,8 +183,8 @@ class Channel:
             self._bell.ring()
 
     def log_loss(self, error: Exception) -> None:
-        """The listener's connection broke, unless it was closed from here."""
-        if not self.stopped and not self.fresh:
+        """The listener's connection broke, unless it was closed from here or by our goodbye."""
+        if not self.stopped and not self._leaving and not self.fresh:
             self.log_once(error)
 
     def alive_until(self) -> int:
@@ -207,6 +207,7 @@ class Channel:
         if self.stopped:
             return
         if not self.fresh and self._unreachable_since == 0:
+            self._leaving = True
             self.post(Request(None, "bye"))
             self.flush(min(self.timeout, FAREWELL))
         self.stopped = True
@@ -232,6 +233,9 @@ class Channel:
                     thread = threading.Thread(target=self._run, name="headway http", daemon=True)
                     thread.start()
                     self._thread = thread
+                    engine = self._engine()
+                    if engine is not None:
+                        engine.plan_flush_at_exit()
 
     # -- the sender --------------------------------------------------------------------------------------
 
@@ -405,7 +409,9 @@ class Channel:
     # -- answers -----------------------------------------------------------------------------------------
 
     def _apply(self, batch: list[Request], said: dict[str, Any], sample: Sample) -> None:
-        self.fresh = False
+        if self.fresh:
+            self.fresh = False
+            self._listener.known()
         self._unreachable_since = 0
         self._heard_at = sample.sent
         self.sample = sample

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import sys
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from headway.engines.lateness import late_spacing
 from headway.engines.repeated_log import RepeatedLog
 from headway.engines.unused import EngineUsers
 from headway.errors import EngineUnavailable
-from headway.forks import on_fork
+from headway.forks import on_fork, plan_at_exit
 
 if TYPE_CHECKING:
     import asyncio
@@ -57,7 +56,6 @@ class Engine(base.Engine):
         self._opened: weakref.WeakSet[HttpLedgers | HttpGate] = weakref.WeakSet()
         self.channel = Channel(self)
         engines.add(self)
-        plan_flush_at_exit()
 
     # -- limiters ----------------------------------------------------------------------------------------
 
@@ -157,7 +155,10 @@ class Engine(base.Engine):
         self.users.reset()
         self.channel.forget()
         self._renew()
-        plan_flush_at_exit()
+
+    def plan_flush_at_exit(self) -> None:
+        """This process has a session from now on, and says goodbye at its end."""
+        plan_at_exit(flush_at_exit)
 
     def __reduce__(self) -> Any:
         from headway.engines.uri import open_engine
@@ -166,13 +167,6 @@ class Engine(base.Engine):
 
     def __repr__(self) -> str:
         return f"<headway engine {self.address}>"
-
-
-def plan_flush_at_exit() -> None:
-    """`multiprocessing` ends its children without atexit: it runs only what the child has registered with it."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util.Finalize(None, flush_at_exit, exitpriority=0)
 
 
 def flush_at_exit() -> None:

@@ -52,6 +52,10 @@ class Listener:
             connection.close()
         self._bell.ring()
 
+    def known(self) -> None:
+        """The server has heard of the session, and can be listened to."""
+        self._bell.ring()
+
     def forget(self) -> None:
         """In a forked child."""
         if self._connection is not None:
