@@ -1,5 +1,6 @@
 """Tokens, roles, names of the host, figures, health and the description."""
 
+import asyncio
 import json
 
 import msgspec
@@ -130,6 +131,53 @@ def test_tokens_follow_the_file():
         assert (await peer.get("/v1/limits", **header)).status_code == 401
         header = {"Authorization": "Bearer another-token-0123456"}
         assert (await peer.get("/v1/limits", **header)).status_code == 200
+
+    serve(CONFIG, test)
+
+
+def test_a_websocket_is_closed_when_its_token_is_taken_out_of_the_file():
+    connect = b"CONNECT\naccept-version:1.2\nhost:a\n\n\x00"
+
+    async def test(peer):
+        sockets = {}
+        for role in ("use", "admin"):
+            scope = {
+                "type": "websocket",
+                "path": "/stomp",
+                "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKENS[role]}".encode())],
+                "subprotocols": ["v12.stomp"],
+                "query_string": b"",
+                "scheme": "ws",
+                "server": ("localhost", 80),
+                "client": ("127.0.0.1", 1),
+            }
+            said, heard = [], asyncio.Queue()
+
+            async def send(message, said=said, heard=heard):
+                said.append(message)
+                if message["type"] == "websocket.close":  # which a server tells the application, too
+                    heard.put_nowait({"type": "websocket.disconnect", "code": message["code"]})
+
+            heard.put_nowait({"type": "websocket.connect"})
+            heard.put_nowait({"type": "websocket.receive", "bytes": connect})
+            sockets[role] = said, heard, asyncio.ensure_future(peer.app(scope, heard.get, send))
+        await asyncio.sleep(1)
+        text = CONFIG.replace(TOKENS["use"], "another-token-0123456")
+        await peer.service.reload(text, {})
+        await asyncio.sleep(1)
+        said, _, task = sockets["use"]
+        assert [message["type"] for message in said] == [
+            "websocket.accept",
+            "websocket.send",
+            "websocket.close",
+        ]
+        assert said[-1]["code"] == 1008
+        await task
+        said, heard, task = sockets["admin"]
+        assert [message["type"] for message in said] == ["websocket.accept", "websocket.send"]
+        heard.put_nowait({"type": "websocket.disconnect", "code": 1000})
+        await task
+        assert not peer.service.tokens.on_change
 
     serve(CONFIG, test)
 
