@@ -347,7 +347,7 @@ def test_celery_fleet():
 
 
 class Site(http.server.BaseHTTPRequestHandler):
-    """Twelve pages, of which most do not say what they are, one that is not for robots, a link that is none, a refusal."""
+    """Twelve pages, most without a type; one that is not for robots, a link that is none, and a refusal."""
 
     asked: ClassVar[list[tuple[float, str]]] = []
 

@@ -441,6 +441,10 @@ def test_a_bomb_is_not_unpacked():
     assert reader.tokens() is None
 
 
+def test_to_count_tokens_costs_none():
+    assert set(estimate("/v1/messages/count_tokens", b'{"messages": []}', 500).values()) == {0}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "output"),
     [

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="arg-type, method-assign, union-attr"
 
 import asyncio
+import pickle
 from types import SimpleNamespace
 
 import httpx
@@ -13,7 +14,7 @@ from multidict import CIMultiDict
 from requests.adapters import HTTPAdapter
 from yarl import URL
 
-from headway import InvalidArgument, Limiter
+from headway import EngineUnavailable, InvalidArgument, Limiter
 from headway.integrations import aiohttp as for_aiohttp
 from headway.integrations import httpx as for_httpx
 from headway.integrations import httpx2 as for_httpx2
@@ -212,6 +213,16 @@ def test_an_unknown_profile_is_refused_before_anything_is_sent(fake):
     with pytest.raises(InvalidArgument, match="profile='nope' is not accepted"):
         fake("10/hour", profile="nope")
     assert fake.sent == 0
+
+
+def test_a_session_that_was_pickled_keeps_its_limit():
+    with requests.Session() as session:
+        session.mount("http://", for_requests.Adapter("1/hour", name="n", engine="redis://127.0.0.1:1"))
+        with pickle.loads(pickle.dumps(session)) as copy, pytest.raises(EngineUnavailable):
+            copy.get("http://127.0.0.1:1/")
+        session.mount("http://", for_requests.Adapter("1/hour"))
+        with pytest.raises(TypeError, match=r"a limiter on memory:// cannot be pickled"):
+            pickle.dumps(session)
 
 
 # -- hosts ----------------------------------------------------------------------------------------------------

@@ -34,8 +34,10 @@ ENCODINGS: Final = "gzip, deflate"
 OUTPUT_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 INPUT_NAMES: Final = ("input_tokens", "prompt_tokens")
 OUTPUT_NAMES: Final = ("output_tokens", "completion_tokens")
-INPUT_ONLY: Final = ("/embeddings", "/moderations", "/count_tokens")
+INPUT_ONLY: Final = ("/embeddings", "/moderations")
 """Paths of calls whose answers are not made of tokens."""
+COUNTED_ONLY: Final = "/count_tokens"
+"""The path of a call that tells how many tokens another one would cost, and costs none."""
 
 Tokens = dict[str, int]
 """Tokens by metric: tokens, input_tokens, output_tokens."""
@@ -51,7 +53,7 @@ def estimate(path: str, body: bytes, output_limit: int) -> Tokens:
         request = json.loads(body)
     except (ValueError, RecursionError):
         request = None
-    if not isinstance(request, Mapping):
+    if not isinstance(request, Mapping) or path.endswith(COUNTED_ONLY):
         return _tokens(0, 0)  # no call of a model: a list of models, an upload
     taken = -(-len(body) // BYTES_PER_TOKEN)
     if path.endswith(INPUT_ONLY):

@@ -62,7 +62,7 @@ BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 def check_labels(labels: Labels) -> None:
     """Refuse labels that have a meaning here."""
     for name in labels:
-        if not isinstance(name, str) or not name or name.startswith("__"):
+        if name == "" or str(name) != name or name.startswith("__"):
             raise InvalidArgument("labels", name, 'names such as "team", which begin with no "__"')
         if name in (LIMIT, KIND):
             raise InvalidArgument("labels", name, f"other names than {LIMIT!r} and {KIND!r}, which are taken")

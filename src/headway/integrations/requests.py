@@ -28,6 +28,9 @@ class Adapter(HTTPAdapter):
     ...     session.mount("https://api.github.com", Adapter("5000/hour"))
     """
 
+    # What a session that is pickled takes along.
+    __attrs__ = [*HTTPAdapter.__attrs__, "_outbound"]  # noqa: RUF012
+
     def __init__(self, limit: Limits, *, adapter: Mapping[str, Any] | None = None, **options: Any) -> None:
         self._outbound = Outbound(limit, **options)
         super().__init__(**(adapter or {}))
