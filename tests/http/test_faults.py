@@ -331,7 +331,8 @@ def test_the_first_message_of_a_session_is_heard_when_it_comes(folder, monkeypat
     with serving_on(f"embedded://{folder}/ledgers") as url:
         gate = Once("1h", name="first", engine=url, engine_timeout=10)
         subscription = gate.subscribe()
-        assert next(subscription).pending == ()
+        first: Any = next(subscription)
+        assert first.pending == ()
         seen: list[Any] = []
         reader = threading.Thread(target=lambda: seen.append(next(subscription)), daemon=True)
         reader.start()

@@ -339,4 +339,4 @@ def test_permits_that_no_client_ends_are_abandoned_in_the_end(caplog):
         assert len(peer.service.permits) == 0
 
     serve(CALLS, test)
-    assert "1 permits were still out" in caplog.text
+    assert "permits that were still out when the server ended: 1" in caplog.text

@@ -12,12 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from tests.conftest import needs_program
 from tests.service.processes import HEADWAY, Process, body, served
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+from headway.cli.serve import checked_tls
+from headway.cli.serving import check_origins
 from waiting import NEVER, SOON, wait_until
 
 pytestmark = [pytest.mark.realtime, pytest.mark.slow]
@@ -417,6 +420,25 @@ def test_tls_and_plain_http_on_its_port(tmp_path, certificate):
         silent.close()
 
 
+@needs_program("openssl", install="apt-get install openssl")
+def test_a_key_with_a_password_is_refused_and_no_terminal_is_asked(certificate):
+    key, locked = certificate / "key.pem", certificate / "locked.pem"
+    words = ["openssl", "ec", "-in", str(key), "-out", str(locked), "-aes128", "-passout", "pass:secret"]
+    subprocess.run(words, check=True, capture_output=True)
+    with pytest.raises(typer.BadParameter, match=r"locked.pem has a password; give a key without one"):
+        checked_tls(certificate / "cert.pem", locked)
+    assert checked_tls(certificate / "cert.pem", key) is not None
+
+
+@pytest.mark.parametrize(
+    "origin", ["ops.example", "ftp://ops.example", "https://", "https://ops.example/page", ""]
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin):
+    check_origins(["https://ops.example", "http://localhost:9000/", "*"])
+    with pytest.raises(typer.BadParameter, match="is no origin"):
+        check_origins([origin])
+
+
 def test_sigterm_ends_waits_lets_permits_be_ended_and_exits_with_0(tmp_path):
     text = f'{MEMORY}drain = 30\n[limits.calls]\nlimit = "1 concurrent"\nlease = 600\n'
     with served(tmp_path, text) as process:
@@ -442,6 +464,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
         process.child.send_signal(signal.SIGINT)
         wait_until(lambda: process.client.get("/readyz").status == 503, "it drains")
         assert process.end(signal.SIGINT) == 0
+        assert "Traceback" not in process.output
 
 
 def test_a_port_that_is_used_and_an_engine_that_is_away(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -151,7 +152,8 @@ def test_a_websocket_is_closed_when_its_token_is_taken_out_of_the_file():
                 "server": ("localhost", 80),
                 "client": ("127.0.0.1", 1),
             }
-            said, heard = [], asyncio.Queue()
+            said: list[dict[str, Any]] = []
+            heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
             async def send(message, said=said, heard=heard):
                 said.append(message)

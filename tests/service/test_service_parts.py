@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from headway.service.encoded import Encoded
 from headway.service.keys import KeyTable
 from headway.service.permits import HeldPermits
 from headway.service.problems import Problem
+from headway.service.server import watch
 from headway.testing import run
 
 
@@ -178,3 +181,39 @@ def test_a_key_counts_from_the_moment_at_which_it_is_admitted():
     assert [table.admits(key, 1.0) for key in "abcde"] == [True, True, True, False, False]
     assert table.admits({"host": "a", "tokens": "b"}, 1.0) is False
     assert table.admits("d", 7.0), "those that were never decided are forgotten"
+
+
+# -- the file
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["while it is watched", "before it is watched"])
+def test_a_file_that_is_being_written_is_read_when_it_is_whole(tmp_path, monkeypatch, early):
+    """A program that writes in place empties the file first, and an empty file has no limits."""
+    file = tmp_path / "headway.toml"
+    file.write_text("old")
+    looks = iter(["old", "", "half", "whole", "whole"][early:])
+
+    def signature(path):
+        path.write_text(next(looks))
+        return (hash(path.read_text()),)
+
+    monkeypatch.setattr("headway.service.server._signature", signature)
+    read: list[str] = []
+    done = asyncio.Event()
+
+    async def reload(text, env):
+        read.append(text)
+        done.set()
+        await asyncio.Event().wait()
+
+    async def main():
+        wanted = asyncio.Event()
+        if not early:
+            wanted.set()
+        service: Any = SimpleNamespace(envoy=None, reload=reload)
+        watching = asyncio.ensure_future(watch(file, service, wanted, print, (hash("old"),)))
+        await done.wait()
+        watching.cancel()
+
+    asyncio.run(main())
+    assert read == ["whole"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headway.cli.options import bad_option
-from headway.cli.serving import WRONG, complaints, need, state_engine
+from headway.cli.serving import WRONG, check_origins, complaints, need, state_engine
 from headway.cli.words import count, shown, span
 from headway.core.durations import to_ns
 from headway.engines.uri import public
@@ -79,6 +79,7 @@ def serve(
     from headway.service.app import service_app
     from headway.service.running import check_exposure, listen, run, url_of
 
+    check_origins(origin or ())
     terms = [read_gate(text) for text in gate]
     names = [name for name, _, _ in terms]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli.options import bad_option
-from headway.cli.serving import complaints, need, state_engine
+from headway.cli.serving import check_origins, complaints, need, state_engine
 from headway.cli.words import count, shown
 from headway.engines.uri import public
 from headway.printable import printable
@@ -87,6 +87,7 @@ def serve(
     from headway.service.service import check_exposure
 
     tls = checked_tls(tls_cert, tls_key)
+    check_origins(origin or ())
     file = config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     with complaints():
         found = Config() if file is None else parse_config(read(file), str(file), os.environ)
@@ -131,8 +132,13 @@ def checked_tls(certificate: Path | None, key: Path | None) -> tuple[Path, Path]
         return None
     if certificate is None or key is None:
         raise bad_option("--tls-key" if key is None else "--tls-cert", "give both --tls-cert and --tls-key")
+
+    def no_password() -> str:
+        # Without this OpenSSL asks at the terminal, for each time that the key is read.
+        raise bad_option("--tls-key", f"{printable(str(key))} has a password; give a key without one")
+
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, no_password)
     except OSError as error:  # ssl.SSLError is one
         raise bad_option(
             "--tls-cert", f"{printable(str(certificate))} and its key cannot be used: {error}"

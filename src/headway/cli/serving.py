@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import typer
 
 from headway.cli import INTERRUPTED
+from headway.cli.options import bad_option
 from headway.errors import EngineUnavailable, HeadwayError
+from headway.printable import printable
 
 WRONG = 2
 UNAVAILABLE = 3
@@ -43,6 +45,15 @@ def need(command: str, *modules: str) -> None:
                 raise
             typer.echo(f"headway {command}: this needs {module}: pip install 'headway[server]'", err=True)
             raise typer.Exit(WRONG) from None
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """Refuse what no browser sends as an `Origin`: it would never be met."""
+    for origin in origins:
+        parts = urlsplit(origin)
+        named = parts.scheme in ("http", "https") and parts.netloc and not parts.path.strip("/")
+        if origin != "*" and not named:
+            raise bad_option("--origin", f"{printable(origin)} is no origin; give https://ops.example, or *")
 
 
 def state_engine(part: str) -> str:

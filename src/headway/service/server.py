@@ -30,6 +30,10 @@ from headway.service.web import web_app
 
 POLL: Final = 1.0
 """Seconds between two looks at the file."""
+SETTLE: Final = 0.05
+"""Seconds without another change after which a file that has changed is taken for whole."""
+LOOKS: Final = 20
+"""How often that is looked at: a file that never rests is read all the same."""
 
 
 class _Server(Server):
@@ -96,6 +100,7 @@ def serve(
     if tls is not None:
         options |= {"ssl_certfile": str(tls[0]), "ssl_keyfile": str(tls[1])}
     name = "" if file is None else str(file)
+    began = None if file is None else _signature(file)
 
     async def main() -> None:
         service = Service(config, engine=engine, host=host, insecure=insecure, file=name)
@@ -112,10 +117,16 @@ def serve(
             uvicorn_config(app, hot=HotCalls(service, origins), **options), service, lambda: ready(service)
         )
         service.metrics.connections.set_function(lambda: len(server.server_state.connections))
-        watcher = None if file is None else asyncio.ensure_future(watch(file, service, server.reload, told))
+        watcher = None
+        if file is not None:
+            watcher = asyncio.ensure_future(watch(file, service, server.reload, told, began))
         try:
             await server.serve([listener])
         finally:
+            if server.force_exit:
+                await (
+                    server.lifespan.shutdown()
+                )  # which uvicorn leaves out then; it is cancelled loudly otherwise
             if watcher is not None:
                 watcher.cancel()
             if service.envoy is not None:
@@ -130,8 +141,17 @@ def serve(
 # -- the file --------------------------------------------------------------------------------------------
 
 
-async def watch(file: Path, service: Service, wanted: asyncio.Event, told: Callable[[str], None]) -> None:
-    """Reload whenever the file changes, or one of those that it names, or when it is `wanted`."""
+async def watch(
+    file: Path,
+    service: Service,
+    wanted: asyncio.Event,
+    told: Callable[[str], None],
+    began: tuple[int, ...] | None = None,
+) -> None:
+    """Reload whenever the file changes, or one of those that it names, or when it is `wanted`.
+
+    `began` is the signature of the file when it was read first.
+    """
 
     def look() -> list[tuple[int, ...]]:
         return [
@@ -139,6 +159,7 @@ async def watch(file: Path, service: Service, wanted: asyncio.Event, told: Calla
         ]
 
     known = look()
+    known[0] = known[0] if began is None else began
     while True:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL):
@@ -147,6 +168,13 @@ async def watch(file: Path, service: Service, wanted: asyncio.Event, told: Calla
         if now == known and not wanted.is_set():
             continue
         wanted.clear()
+        # A program that writes a file in place empties it first, and an empty file has no limits.
+        for _ in range(LOOKS):
+            before = now
+            await asyncio.sleep(SETTLE)
+            now = look()
+            if now == before:
+                break
         known = now
         try:
             text = await asyncio.to_thread(file.read_text, "utf-8")

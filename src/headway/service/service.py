@@ -139,7 +139,8 @@ class Service:
                 await self.permits.all_ended()
                 await self.remote.all_ended()
         except TimeoutError:
-            _log.warning("%d permits were still out when the server ended", len(self.permits))
+            out = len(self.permits) + self.remote.held
+            _log.warning("permits that were still out when the server ended: %d", out)
         self.remote.close()
 
     async def close(self) -> None:

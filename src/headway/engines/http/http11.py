@@ -26,6 +26,13 @@ class BadAnswer(OSError):
     """The server does not speak HTTP, or not as it should."""
 
 
+def _context(address: Address) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=address.ca_certs)
+    except OSError as error:
+        raise BadAnswer(f"ssl_ca_certs={address.ca_certs} cannot be used: {error}") from None
+
+
 class Connection:
     """One connection; whatever goes wrong, it is closed and another is made."""
 
@@ -40,8 +47,7 @@ class Connection:
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if address.tls:
-                context = ssl.create_default_context(cafile=address.ca_certs)
-                self.socket: socket.socket = context.wrap_socket(plain, server_hostname=host[0])
+                self.socket: socket.socket = _context(address).wrap_socket(plain, server_hostname=host[0])
             else:
                 self.socket = plain
         except BaseException:

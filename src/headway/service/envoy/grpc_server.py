@@ -8,6 +8,7 @@ Both give the same answers: the same tests run on both.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -67,4 +68,7 @@ async def start(
 def no_address(host: str, port: int, error: Exception) -> InvalidArgument:
     """What is said of an address that cannot be listened on."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return InvalidArgument("port", address, f"an address that can be bound ({error})")
+    number = error.errno if isinstance(error, OSError) else None
+    why = str(error) if number is None else os.strerror(number)
+    accepted = f"an address that can be bound ({why}), by --grpc-port or [envoy] port; 0 is any that is free"
+    return InvalidArgument("grpc_port", address, accepted)

@@ -76,9 +76,9 @@ class Session:
         return not self.permits and not self._gates
 
     @property
-    def holds(self) -> bool:
-        """Whether the client has permits that count until their end."""
-        return any(permit.decision.held for permit in self.permits.values())
+    def held(self) -> int:
+        """How many permits the client has that count until their end."""
+        return sum(permit.decision.held for permit in self.permits.values())
 
     # -- commands ----------------------------------------------------------------------------------------
 

@@ -37,6 +37,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def held(self) -> int:
+        """How many permits clients hold."""
+        return sum(session.held for session in self._sessions.values())
+
     async def find(self, batch: Any) -> Session:
         """The session of a batch, which may be its first; raises a `Problem`."""
         if self._closing:
@@ -94,7 +99,7 @@ class Sessions:
 
     async def all_ended(self) -> None:
         """Until no client holds a permit."""
-        while any(session.holds for session in self._sessions.values()):  # noqa: ASYNC110 - for seconds, at the end
+        while self.held:  # noqa: ASYNC110 - for seconds, at the end
             await asyncio.sleep(LOOK / 10)
 
     def close(self) -> None:
