@@ -245,6 +245,70 @@ def test_figures_are_by_limit_and_never_by_key():
     serve('[limits.api]\nlimit = "1/minute"\n[limits.calls]\nlimit = "1 concurrent"', test)
 
 
+def test_refusals_and_gates_are_counted_and_invented_paths_make_no_figure():
+    async def test(peer):
+        low = {"Authorization": f"Bearer {TOKENS['read']}"}
+        admin = {"Authorization": f"Bearer {TOKENS['admin']}"}
+        await peer.post("/v1/acquire", {"limit": "api"})
+        await peer.post("/v1/acquire", {"limit": "api"}, **low)
+        await peer.post("/v1/acquire", {"limit": "api"}, **admin)
+        await peer.get("/v1/limits/api/status", Host="evil.example")
+        await peer.post("/v1/gates/orders/events", {"event": "pizza"}, **admin)
+        await peer.post("/json", {}, **admin)
+        for path in ("/invented-1", "/v1/invented-2", "/"):
+            await peer.get(path, **admin)
+        text = (await peer.get("/metrics", **admin)).text
+        for path, status in (
+            ("/v1/acquire", 401),
+            ("/v1/acquire", 403),
+            ("/v1/acquire", 200),
+            ("/v1/limits/{name}/status", 421),
+            ("/v1/gates/{gate}/events", 200),
+            ("/json", 404),
+            ("/", 200),
+        ):
+            assert f'headway_requests_total{{path="{path}",status="{status}"}} 1.0' in text
+        assert 'headway_requests_total{path="other",status="404"} 2.0' in text
+        assert "invented" not in text
+
+    serve(CONFIG, test)
+
+
+def test_what_is_alerted_on_is_there_before_it_happens():
+    """A count that appears as 1 has not increased: an alert would miss the first time."""
+
+    async def test(peer):
+        text = (await peer.get("/metrics")).text
+        for line in (
+            'headway_granted_total{limit="api"} 0.0',
+            'headway_denied_total{limit="api",reason="max_keys"} 0.0',
+            'headway_denied_total{limit="api",reason="quarantine"} 0.0',
+            'headway_config_reloads_total{result="failed"} 0.0',
+        ):
+            assert line in text
+
+    serve('[limits.api]\nlimit = "1/minute"', test)
+
+
+def test_names_that_are_put_and_deleted_without_end_leave_no_figures_without_end(monkeypatch):
+    monkeypatch.setattr("headway.service.metrics.MOST_GONE", 3)
+
+    async def test(peer):
+        for number in range(10):
+            await peer.put(f"/v1/limits/passing-{number}", {"limit": "1/s"})
+            await peer.acquire(f"passing-{number}")
+            await peer.delete(f"/v1/limits/passing-{number}")
+        await peer.acquire("api")
+        text = (await peer.get("/metrics")).text
+        found = [
+            number for number in range(10) if f'headway_granted_total{{limit="passing-{number}"}}' in text
+        ]
+        assert found == [7, 8, 9]
+        assert 'headway_granted_total{limit="api"} 1.0' in text
+
+    serve('[limits.api]\nlimit = "1/minute"', test)
+
+
 def test_an_invented_limit_makes_no_figure():
     async def test(peer):
         for number in range(10):

@@ -151,6 +151,7 @@ async def put_limit(service: Service, call: Call) -> Answer:
 async def delete_limit(service: Service, call: Call) -> Answer:
     name = call.path["name"]
     await service.limits.delete(name)
+    service.metrics.forget_gone(service.limits)
     return Answer(m.Done(limit=name))
 
 

@@ -16,9 +16,9 @@ headway_config_reloads_total{result}    reloads of the file: "ok", or "failed", 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from headway.service.permits import HeldPermits
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+NONE_YET: Final = dict.fromkeys(("limit", "max_keys", "max_waiting", "quarantine"), 0)
+"""A count that begins at 1 has not increased, as Prometheus sees it: what alerts ask for is there from the start."""
+MOST_GONE: Final = 1000
+"""Limits that are served no more and whose counts stay: the API may put and delete names without end."""
 
 
 class LimitFigures:
@@ -73,11 +77,10 @@ class _Counts(Collector):
         )
         requests = CounterMetricFamily("headway_requests", "answers", labels=["path", "status"])
         for name, figures in self.limits.items():
-            if figures.granted:
-                granted.add_metric([name], figures.granted)
+            granted.add_metric([name], figures.granted)
             if figures.shadow_denied:
                 shadow.add_metric([name], figures.shadow_denied)
-            for reason, count in figures.denied.items():
+            for reason, count in {**NONE_YET, **figures.denied}.items():
                 denied.add_metric([name, reason], count)
             bounds = [*map(float, BUCKETS), "+Inf"]
             counts = [
@@ -104,6 +107,8 @@ class Metrics:
         self._reloads = Counter(
             "headway_config_reloads", "reloads of the file", ["result"], registry=registry
         )
+        for result in ("ok", "failed"):
+            self._reloads.labels(result)
         self.connections = Gauge("headway_connections", "connections that are open now", registry=registry)
         self.engine_up = Gauge("headway_engine_up", "whether the engine answered last", registry=registry)
 
@@ -136,11 +141,18 @@ class Metrics:
         self._reloads.labels(result).inc()
 
     def text(self, limits: Limits, permits: HeldPermits) -> bytes:
-        """All figures. Of a limit that is served no more, those of the moment are gone; counters stay."""
+        """All figures. Of a limit that is served no more, those of the moment are gone; counters stay for long."""
         for gauge in (self._waiting, self._permits, self._keys):
             gauge.clear()
         for served in limits:
+            self._of(served.name)
             self._waiting.labels(served.name).set(served.waiting)
             self._permits.labels(served.name).set(permits.out(served.name))
             self._keys.labels(served.name).set(len(served.keys))
         return generate_latest(self._registry)
+
+    def forget_gone(self, served: Container[str]) -> None:
+        """Forget the counts of limits that are served no more, where they are many: the oldest ones."""
+        gone = [name for name in self._limits if name not in served]
+        for name in gone[: max(0, len(gone) - MOST_GONE)]:
+            del self._limits[name]

@@ -19,14 +19,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headway.engines.wire import PATH
+from headway.engines.wire import EVENTS_PATH, PATH
 from headway.errors import HeadwayError
 from headway.once import stomp_app
 from headway.service.api import ENDPOINTS, Answer, Endpoint
-from headway.service.app import routes_of_stomp
+from headway.service.app import STOMP_PATH, routes_of_stomp
 from headway.service.bodies import json_bytes
 from headway.service.calls import ApiCall, Asked
 from headway.service.console import console_routes, is_console
+from headway.service.counted import COUNTED, AnswerCounter
 from headway.service.encoded import Encoded
 from headway.service.envoy.json_route import json_route
 from headway.service.gates import gate_routes
@@ -42,6 +43,7 @@ CLIENT_GONE: Final = 499
 """In the figures: the client has gone before it was answered."""
 
 _PATTERNS = [(endpoint.method, endpoint.pattern(), endpoint.role) for endpoint in CALLS]
+_LABELS = list({endpoint.path: (endpoint.pattern(), endpoint.path) for endpoint in CALLS}.values())
 
 
 def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
@@ -70,6 +72,7 @@ def web_app(service: Service, *, origins: Collection[str] = ()) -> Starlette:
     return Starlette(
         routes=routes,
         middleware=[
+            Middleware(AnswerCounter, label_of=label_of, count=service.metrics.answered),
             Middleware(HostGuard, host=service.host, origins=origins),
             Middleware(TokenGuard, tokens=service.tokens, role_of=role_of),
         ],
@@ -99,6 +102,19 @@ def role_of(method: str, path: str) -> str | None:
     return "use" if method == "WEBSOCKET" else "read"
 
 
+def label_of(path: str) -> str:
+    """What the answers of a path are counted under.
+
+    >>> label_of("/v1/limits/api/pause"), label_of("/console/console.js"), label_of("/invented")
+    ('/v1/limits/{name}/pause', '/', 'other')
+    """
+    if is_console(path):
+        return "/"
+    if path in (PATH, EVENTS_PATH, STOMP_PATH):
+        return path
+    return next((known for pattern, known in _LABELS if pattern.fullmatch(path)), "other")
+
+
 async def _wrong_method(request: Request, error: Exception) -> Response:
     """405, with every method that the path has: the framework names those of one route alone."""
     response: Response = await PROBLEM_HANDLERS[HTTPException](request, error)
@@ -112,6 +128,7 @@ def _endpoint(service: Service, endpoint: Endpoint) -> Callable[[Request], Any]:
     call = ApiCall(service, endpoint)
 
     async def answer(request: Request) -> Response:
+        request.scope[COUNTED] = True
         found = await call.answered(respond(request))
         return found.response()
 

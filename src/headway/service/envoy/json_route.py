@@ -9,10 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headway.errors import HeadwayError
 from headway.service.api import Endpoint
 from headway.service.bodies import json_bytes
-from headway.service.problems import Problem, problem_of
+from headway.service.problems import Problem
 
 if TYPE_CHECKING:
     from headway.service.service import Service
@@ -88,14 +87,6 @@ def json_route(service: Service) -> Route:
     """The route, which is there also where no rules are served: then it says so."""
 
     async def answer(request: Request) -> Response:
-        try:
-            response = await respond(request)
-        except HeadwayError as error:
-            response = problem_of(error).response()
-        service.metrics.answered(JSON_CALL.path, response.status_code)
-        return response
-
-    async def respond(request: Request) -> Response:
         body = await json_bytes(request, service.config.server.max_body)
         if service.envoy is None:
             raise Problem("no-rules", "this server has no [envoy] in its file")
