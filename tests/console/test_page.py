@@ -136,6 +136,13 @@ def test_a_permit_is_taken_and_ended_by_hand(browser, server):
         page.says(form.locator("output.good"), "ended")
         page.says(page.row("calls").locator("[data-label=Held]"), "0")
 
+        form = page.form("take", "llm")
+        form.get_by_label("Cost, tokens").fill("250")
+        form.get_by_role("button", name="Take").click()
+        form.locator("output.good").wait_for()
+        page.says(page.detail("llm"), "750 of 1000")
+        page.says(page.detail("llm"), "9 of 10")
+
 
 def test_a_limit_is_paused_and_changed_by_hand(browser, server):
     with console(browser, server.url, complains=("422",)) as page:
@@ -205,6 +212,9 @@ def test_a_token_decides_what_the_page_offers(browser, tmp_path):
         console(browser, server.url, state="lost", complains=("401",)) as page,
     ):
         field = page.page.get_by_label("Token kept in this tab")
+        page.says(page.page.locator("#connection"), "a token is needed")
+        links = page.page.locator("footer a:visible")
+        assert links.all_inner_texts() == ["API"]  # a link cannot send a token
         for wrong in ("", "not-a-token-0123456789"):
             if wrong:
                 field.fill(wrong)
@@ -259,6 +269,7 @@ def test_the_page_comes_back_after_a_restart(browser, tmp_path):
             page.page.get_by_role("button", name="api", exact=True).focus()
             first.end(signal.SIGKILL)
             page.wait_for_state("lost")
+            assert page.page.locator(".top").evaluate("top => getComputedStyle(top).position") == "sticky"
             file.write_text(
                 CONFIG.replace("[limits.calls]", "[limits.renamed]").replace("5/minute", "7/minute")
             )
@@ -268,6 +279,8 @@ def test_the_page_comes_back_after_a_restart(browser, tmp_path):
                 page.row("renamed").wait_for()
                 page.row("calls").wait_for(state="detached")
                 page.says(page.row("api").locator("td.left"), "7 of 7")
+                field = page.form("change", "api").get_by_label("Limit")
+                wait_until(lambda: field.input_value() == "7/minute", "what it is now")
                 # What was open and focused is still so.
                 button = page.page.get_by_role("button", name="api", exact=True)
                 assert button.get_attribute("aria-expanded") == "true"

@@ -73,9 +73,9 @@ export function limitActions(name, api) {
   const fragment = document.getElementById("limit-actions").content.cloneNode(true);
   const [take, pause, change] = fragment.querySelectorAll("form");
   const path = `v1/limits/${encodeURIComponent(name)}`;
-  takeForm(take, name, api);
+  const fillCosts = takeForm(take, name, api);
   pauseForm(pause, path, api);
-  changeForm(change, path, api);
+  changeForm(change, path, api, fillCosts);
   for (const form of [take, pause, change]) {
     form.setAttribute("aria-label", `${form.querySelector("h3").textContent}: ${name}`);
   }
@@ -87,7 +87,7 @@ function takeForm(form, name, api) {
   const end = form.querySelector("[data-end]");
   const held = [];
   onSubmit(form, async () => {
-    const body = { limit: name, cost: Number(form.elements.cost.value) || 1 };
+    const body = { limit: name, cost: costOf(form) };
     if (form.elements.key.value) body.key = form.elements.key.value;
     const grant = await api.call("POST", "v1/acquire", body);
     if (grant.permit) held.push(grant.permit);
@@ -99,15 +99,46 @@ function takeForm(form, name, api) {
   });
   end.addEventListener("click", () =>
     attempt(form, async () => {
-      const permit = held.pop();
-      if (held.length === 0) {
-        end.hidden = true;
-        form.querySelector("[type=submit]").focus();
+      const permit = held.at(-1);
+      try {
+        await api.call("POST", `v1/permits/${encodeURIComponent(permit)}/release`, { how: "complete" });
+      } catch (error) {
+        if (!(error instanceof Refused)) throw error; // it is still held, and can be ended when the server is back
+        forget(permit);
+        throw error;
       }
-      await api.call("POST", `v1/permits/${encodeURIComponent(permit)}/release`, { how: "complete" });
+      forget(permit);
       return ["ended", "good"];
     }),
   );
+  const forget = (permit) => {
+    held.splice(held.indexOf(permit), 1);
+    if (held.length) return;
+    end.hidden = true;
+    form.querySelector("[type=submit]").focus();
+  };
+  // One field, or one for each metric.
+  return (config) => {
+    const metrics = metricsOf(config).map(([metric]) => metric);
+    const known = [...form.querySelectorAll("[data-metric]")].map((input) => input.dataset.metric);
+    if (metrics.join() === known.join()) return;
+    for (const input of form.querySelectorAll("[data-metric]")) input.closest("label").remove();
+    for (const metric of metrics) {
+      const input = make("input", { name: "cost", "data-metric": metric, type: "number", min: metric ? "0" : "1", step: "1", inputmode: "numeric" });
+      input.value = "1";
+      form.querySelector("[type=submit]").before(make("label", { class: "short" }, metric ? `Cost, ${metric}` : "Cost", " ", input));
+    }
+  };
+}
+
+function costOf(form) {
+  const inputs = [...form.querySelectorAll("[data-metric]")];
+  if (inputs.length === 1 && inputs[0].dataset.metric === "") return Number(inputs[0].value) || 1;
+  return Object.fromEntries(inputs.map((input) => [input.dataset.metric, Number(input.value)]));
+}
+
+function metricsOf(config) {
+  return typeof config.limit === "object" && config.limit ? Object.entries(config.limit) : [["", config.limit ?? ""]];
 }
 
 function pauseForm(form, path, api) {
@@ -125,21 +156,27 @@ function pauseForm(form, path, api) {
   );
 }
 
-function changeForm(form, path, api) {
+function changeForm(form, path, api, onConfig) {
   const fields = form.querySelector("[data-fields]");
   const button = fields.querySelector("button");
   // One field, or one for each metric, with what the limit is now.
   const fill = (config) => {
     for (const label of [...fields.querySelectorAll("label")]) label.remove();
-    const metrics = typeof config.limit === "object" && config.limit ? Object.entries(config.limit) : [["", config.limit ?? ""]];
-    for (const [metric, value] of metrics) {
+    onConfig(config);
+    for (const [metric, value] of metricsOf(config)) {
       const input = make("input", { name: "limit", "data-metric": metric, autocomplete: "off", spellcheck: "false", required: "", placeholder: "100/minute" });
-      input.value = value;
+      input.defaultValue = value;
       button.before(make("label", {}, metric || "Limit", " ", input));
     }
   };
   fill({ limit: "" });
-  api.call("GET", path).then((info) => fill(info.config), () => undefined);
+  const load = () => api.call("GET", path).then((info) => fill(info.config), () => undefined);
+  load();
+  // It was changed elsewhere: what is typed here stays.
+  form.addEventListener("stale", () => {
+    const typed = [...fields.querySelectorAll("input")].some((input) => input.value !== input.defaultValue);
+    if (!typed && !form.dataset.busy) load();
+  });
   onSubmit(form, async () => {
     const { config } = await api.call("GET", path);
     const inputs = [...fields.querySelectorAll("input")];

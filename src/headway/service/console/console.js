@@ -22,6 +22,11 @@ function show() {
   gates.show();
 }
 
+// A link cannot send a token.
+function offerLinks(wanted) {
+  for (const link of document.querySelectorAll("[data-without-token]")) link.hidden = !wanted;
+}
+
 // Said when it has lasted: a screen reader need not hear of every attempt.
 let said = "";
 function status(kind, text) {
@@ -37,6 +42,7 @@ const stream = new Stream("v1/live", token, {
     set(at("version"), `headway ${hello.version}`);
     limits.allow();
     gates.allow();
+    offerLinks(!hello.token);
   },
   state(whole) {
     state.whole(whole);
@@ -50,7 +56,8 @@ const stream = new Stream("v1/live", token, {
     status(kind, kind === "lost" ? `${text}; trying again` : text);
   },
   refused(problem) {
-    status("lost", problem.detail ?? "a token is needed");
+    status("lost", token() && problem.detail ? problem.detail : "a token is needed");
+    offerLinks(false);
     openToken(true);
   },
 });

@@ -114,6 +114,8 @@ class LimitRow {
     this.texts.denied_rate.classList.toggle("alarm", limit.denied_rate > 0);
     set(this.texts.name, limit.name);
     set(this.texts.limit, limit.unlimited ? "unlimited" : limit.limit);
+    if (this.shown !== limit.limit) this.actions.querySelector("[data-action=change]")?.dispatchEvent(new Event("stale"));
+    this.shown = limit.limit;
     set(this.texts.peak, draw(this.svg, limit, state.step));
     this.least(limit);
     const keys = limit.ledgers.length < limit.keys ? `${limit.ledgers.length} of ${count(limit.keys)}` : "";

@@ -25,10 +25,26 @@ from typing import Any, NamedTuple
 
 MOST_METRICS = 10_000
 PREFIX = "ratelimit_service_rate_limit"
-NAMES = (
-    "total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode", "refunded", "overdrawn", "uncharged",
-    "over_max_keys",
-)  # fmt: skip
+RULE = {
+    "total_hits": "hits that were asked for",
+    "within_limit": "hits that were granted",
+    "near_limit": "hits that were granted near the limit",
+    "over_limit": "hits that were denied",
+    "shadow_mode": "hits that were denied and passed in shadow mode",
+    "refunded": "hits that were given back",
+    "overdrawn": "hits beyond the limit of a rule with an overdraft",
+    "uncharged": "hits beyond the limit that could not be charged",
+    "over_max_keys": "hits that were denied because a rule has as many keys as it may",
+}
+NAMES = tuple(RULE)
+MEANINGS = {
+    "ratelimit_service_total_requests": "requests",
+    "ratelimit_service_config_load_success": "how often the rules were read",
+    "ratelimit_service_config_load_error": "how often the rules could not be read",
+    "ratelimit_service_global_shadow_mode": "requests that passed because all is in shadow mode",
+    "ratelimit_service_should_rate_limit_error": "requests that were answered with an error",
+    **{f"{PREFIX}_{name}": meaning for name, meaning in RULE.items()},
+}
 
 
 class Sample(NamedTuple):
@@ -139,7 +155,9 @@ class Stats:
             said = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
             rows.setdefault(name, []).append(f"{name}{{{said}}} {value}" if said else f"{name} {value}")
         return "".join(
-            f"# TYPE {name} counter\n" + "".join(f"{row}\n" for row in rows[name]) for name in rows
+            f"# HELP {name} {MEANINGS[name]}\n# TYPE {name} counter\n"
+            + "".join(f"{row}\n" for row in rows[name])
+            for name in rows
         )
 
 
