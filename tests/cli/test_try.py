@@ -15,6 +15,8 @@ import pytest
 from tests.conftest import needs_program
 from tests.service.virtual import serving
 
+from headway.cli.serve import tell
+from headway.cli.try_service import show
 from headway.lab.demo.service_traffic import CONFIG, Traffic
 from headway.testing import run
 from waiting import NEVER
@@ -143,3 +145,32 @@ def test_the_traffic_is_gentle_and_shows_everything():
             assert len(peer.service.permits) == 0
 
     run(main())
+
+
+def test_it_ends_when_what_reads_its_output_has_gone(monkeypatch):
+    """As in `headway try | head`."""
+    ended: list[int] = []
+
+    def gone(*words, **options):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("typer.echo", gone)
+    monkeypatch.setattr(os, "kill", lambda process, number: ended.append(number))
+
+    async def main():
+        async with serving(CONFIG) as peer:
+            await show(peer.service, 60)
+
+    run(main())
+    assert ended == [signal.SIGTERM]
+
+
+def test_a_reload_is_told_also_where_nothing_reads_stderr(monkeypatch):
+    class Gone:
+        def write(self, text):
+            raise BrokenPipeError
+
+        flush = write
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    tell("headway.toml was read again")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,9 +114,15 @@ def serve(
                 grpc_port=grpc_port,
                 origins=origin or (),
                 ready=lambda service: typer.echo(greeting(url, service)),
-                told=lambda line: typer.echo(f"headway: {printable(line)}", err=True),
+                told=tell,
             )
     typer.echo("headway: ended")
+
+
+def tell(line: str) -> None:
+    """Say on stderr what a reload has done. It is done also where what reads stderr has gone."""
+    with suppress(OSError):
+        typer.echo(f"headway: {printable(line)}", err=True)
 
 
 def read(file: Path) -> str:

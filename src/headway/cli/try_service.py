@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,10 +125,11 @@ def greeting(url: str, seconds: float | None) -> str:
 async def show(service: Service, seconds: float) -> None:
     """A line of figures every second, and then the end."""
     left = seconds
-    while left > 0 and not service.decider.closing:
-        await asyncio.sleep(min(1.0, left))
-        left -= 1.0
-        typer.echo(await figures(service))
+    with suppress(OSError):  # what reads the output has gone, as `head` does: there is nothing to run for
+        while left > 0 and not service.decider.closing:
+            await asyncio.sleep(min(1.0, left))
+            left -= 1.0
+            typer.echo(await figures(service))
     if not service.decider.closing:  # a second signal would end it at once
         os.kill(os.getpid(), signal.SIGTERM)
 
