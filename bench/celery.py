@@ -4,15 +4,13 @@ Broker, results and ledgers are on one embedded server (Valkey). Every task note
 headway does not use. Three things have to hold:
 
 - at use, no stretch of time `d` sees a whole task more than `burst + rate * d`;
-- other tasks are not delayed: their delay is compared with that of a run without any limit, and with that of a run in
-  which limited tasks wait in their worker, as they do with `limiter.acquire()`;
+- other tasks are not delayed: their delay is compared with that of the same tasks when nothing is limited, in a run
+  before and a run after (so the speed of the machine cancels), and with that of a run in which limited tasks wait in
+  their worker, as they do with `limiter.acquire()`;
 - no retry is used.
 
-A denied task passes a worker twice at least, so other tasks that are sent in the midst of 1,000 limited ones stand
-behind more work than they would without a limit.
-
-A slot that comes while its task stands behind the flood is lost, so the run takes longer than the 20 s that the limit
-needs; the rate after the flood is noted.
+Beside it is noted how often limited tasks were in a pool process: once each, unless a task lost its slot because the
+machine was too busy to begin it in time.
 """
 
 from __future__ import annotations
@@ -40,6 +38,7 @@ PATIENCE = 30
 APP = """
 import os, time
 from celery import Celery
+from celery.signals import task_prerun
 from headway.integrations.celery import limited
 
 app = Celery("shop", broker=os.environ["BROKER"])
@@ -48,6 +47,11 @@ app.conf.worker_prefetch_multiplier = 4
 def note(*facts):
     with open(os.environ["NOTES"], "a") as notes:
         notes.write(" ".join(map(str, (time.monotonic_ns(), *facts))) + "\\n")
+
+@task_prerun.connect
+def begin(sender, **_):
+    if sender.name == "send":
+        note("pass", 1, 0)
 
 def send(self, sent):
     note("send", sent, self.request.retries)
@@ -141,9 +145,9 @@ def run(limit: str, tasks: int, wait: float = 0) -> list[Note]:
 
 def wait_for(notes: Path, number: int) -> None:
     end = time.monotonic() + 300
-    while notes.read_text().count("\n") < number:
+    while (ran := sum(" pass " not in line for line in notes.read_text().splitlines())) < number:
         if time.monotonic() > end:
-            raise NotMeasured(f"{notes.read_text().count(chr(10))} of {number} tasks ran in 300 s")
+            raise NotMeasured(f"{ran} of {number} tasks ran in 300 s")
         time.sleep(0.1)
 
 
@@ -167,27 +171,32 @@ def steady_rate(times: list[float]) -> float:
 def celery(effort: Effort) -> Findings:
     tasks = 200 if effort.quick else TASKS
     limit = f"{RATE}/s burst {BURST}"
-    limited, waiting, free = run(limit, tasks), run(limit, tasks, wait=PATIENCE), run("", tasks)
+    before, limited, after = run("", tasks), run(limit, tasks), run("", tasks)
+    waiting = run(limit, tasks, wait=PATIENCE)
     sent = [note for note in limited if note.what == "send"]
+    passes = sum(note.what == "pass" for note in limited)
     times = [note.at for note in sent]
     delay, in_worker, base = (
         statistics.median(note.delay for note in notes if note.what == "other")
-        for notes in (limited, waiting, free)
+        for notes in (limited, waiting, before + after)
     )
     found = Findings()
     found.readings["excess"] = Reading(
         max(0, int(excess(times))),
         note=f"{len(sent)} tasks in {times[-1] - times[0]:.1f} s, {steady_rate(times):.1f}/s in the second half; "
-        f"at most {excess(times):.2f} of a task above",
+        f"at most {excess(times):.2f} of a task above; {passes / len(sent):.2f} passes of the pool for each",
     )
-    longest = max(note.delay for note in limited if note.what == "other")
+    longest, longest_base = (
+        max(note.delay for note in notes if note.what == "other") for notes in (limited, before + after)
+    )
     found.readings["others"] = Reading(
         delay / in_worker,
-        note=f"median {delay:.3f} s from being sent to the body, longest {longest:.2f} s; {in_worker:.2f} s if limited "
-        "tasks wait in their worker",
+        note=f"median {delay:.3f} s from being sent to the body; {in_worker:.2f} s if limited tasks wait in a worker",
     )
     found.readings["others-free"] = Reading(
-        delay / base, note=f"median {delay:.3f} s, and {base:.3f} s if nothing is limited"
+        delay / base,
+        note=f"median {delay * 1e3:.1f} ms (longest {longest * 1e3:.0f}), and {base * 1e3:.1f} ms (longest "
+        f"{longest_base * 1e3:.0f}) if nothing is limited",
     )
     found.readings["retries"] = Reading(sum(note.retries for note in sent))
     return found
@@ -208,7 +217,7 @@ SECTION = Section(
             0.1,
             "x",
         ),
-        Figure("others-free", f"{LIMITED}: delay of 200 other tasks, over no limit", celery, "<=", 3, "x"),
+        Figure("others-free", f"{LIMITED}: delay of 200 other tasks, over no limit", celery, "<=", 2, "x"),
         Figure("retries", f"{LIMITED}: retries used", celery, "<=", 0, "count"),
     ),
 )

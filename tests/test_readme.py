@@ -24,9 +24,8 @@ ROOT = HERE.parent
 UNPROMISING = ("Next to other libraries", "Read on")
 
 PROMISES = {
-    "task queues | Celery, RQ, Dramatiq, arq: a denied task goes back with a promised time, and uses none of its "
-    "retries": [
-        "integrations/test_celery.py::test_denied_tasks_go_back_and_keep_the_limit_without_using_retries",
+    "task queues | Celery, RQ, Dramatiq, arq: a denied task gets a promised time, and uses none of its retries": [
+        "integrations/test_celery.py::test_denied_tasks_are_held_and_keep_the_limit_without_using_retries",
         "integrations/test_rq.py::test_denied_jobs_are_scheduled_for_their_time_and_use_no_retries",
         "integrations/test_dramatiq.py::test_denied_messages_come_back_and_use_no_retries",
         "integrations/test_arq.py::test_denied_jobs_come_back_and_use_no_tries",

@@ -5,9 +5,9 @@ The programs are what a user writes. A task also notes how many retries its requ
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-import time
 
 import pytest
 from tests.integrations.pages import Page
@@ -54,41 +54,70 @@ def send(self, number):
 """
 
 
-def test_denied_tasks_go_back_and_keep_the_limit_without_using_retries(make):
+def test_denied_tasks_are_held_and_keep_the_limit_without_using_retries(make):
     shop = make(SEND)
     for _ in range(2):
         work(shop, "--concurrency", "2")
     shop.send(
-        "sent = [send.apply_async((n,), link=other.si(n)) for n in range(25)]\n"
-        "assert [one.get(timeout=60) for one in sent] == list(range(25))"
+        "sent = [send.apply_async((n,), link=other.si(n)) for n in range(15)]\n"
+        "assert [one.get(timeout=60) for one in sent] == list(range(15))"
     )
-    shop.wait_for(25, "other")
+    shop.wait_for(15, "other")
     sent = shop.notes("send")
-    assert sorted(int(note.what.removeprefix("send-")) for note in sent) == list(range(25))
+    assert sorted(int(note.what.removeprefix("send-")) for note in sent) == list(range(15))
     assert {note.counted for note in sent} == {0}
-    assert len(shop.notes("other")) == 25  # what is linked to a task runs once, when it has run
+    assert len(shop.notes("other")) == 15  # what is linked to a task runs once, when it has run
     # At use. What the machine takes between the last look at the clock and the first line of the body is allowed for.
     assert excess([note.at for note in sent], 10, 1, late=0.09 + 0.05) <= 0
-    assert "ignored" in shop.log()  # they went back, and did not wait in the worker
     assert "Traceback" not in shop.log()
 
 
-def test_other_tasks_run_while_limited_ones_are_away(make):
-    shop = make("""
+SLOW = """
 @app.task(bind=True, max_retries=0)
-@limited("20/minute burst 1", name="slow", **engine)
+@limited("1/minute burst 1", name="slow", max_delay=3600, late=3600, key=lambda self, n: self.request.group, **engine)
 def slow(self, number):
     note(f"slow-{number}", retries(self))
-""")
+"""
+HELD = """
+inspect = app.control.inspect(timeout=30, limit=1)
+while sum(map(len, (inspect.scheduled() or {}).values())) < 9:
+    time.sleep(0.1)
+"""
+
+
+def test_other_tasks_pass_those_that_are_held_and_these_keep_their_slots_when_a_worker_ends(make, valkey):
+    shop = make(SLOW, visible=10**6)
+    worker = work(shop, "--concurrency", "1")
+    worker.wait_until(lambda: "ready." in worker.log, "the worker")
+    shop.send("for n in range(10): slow.delay(n)\nfor n in range(5): other.delay(n)" + HELD)
+    shop.wait_for(1, "slow")
+    # More are held than a worker prefetches, and none of them was in the pool.
+    assert len(shop.wait_for(5, "other")) == 5
+    assert len(shop.notes("slow")) == 1
+    assert worker.log.count("received") == 15
+    assert "ignored" not in worker.log
+    worker.end()
+    with valkey.client() as client:
+        back = [json.loads(message)["headers"] for message in client.lrange("celery", 0, -1)]
+        assert client.hlen("unacked") == 0
+    assert len({headers["headway_promise"] for headers in back}) == 9
+    assert {headers["retries"] for headers in back} == {0}
+    # Another worker holds them until the same slots: a slot that is reserved now comes after theirs.
     work(shop, "--concurrency", "1")
-    shop.send("for n in range(3): slow.delay(n)\nfor n in range(5): other.delay(n)")
-    notes = shop.wait_for(8)
-    order = [note.what.split("-")[0] for note in notes]
-    assert order[0] == "slow"
-    assert order[1:6] == ["other"] * 5
-    first, second, third = (note.at for note in notes if note.what.startswith("slow"))
-    assert second - first > 2
-    assert third - second > 2
+    shop.send(
+        HELD
+        + "delay = slow.run.__headway_limit__[1].limiter.reserve().delay\nassert 540 < delay <= 600, delay"
+    )
+    assert len(shop.notes("slow")) == 1
+
+
+def test_a_task_that_waited_for_its_eta_is_decided_by_the_pool(make):
+    shop = make(SLOW)
+    worker = work(shop, "--concurrency", "1")
+    shop.send("for n in range(2): slow.apply_async((n,), countdown=0.1)")
+    shop.wait_for(1, "slow")
+    worker.wait_until(lambda: "ignored" in worker.log, "one that was sent back")
+    assert len(shop.notes("slow")) == 1
 
 
 def test_retries_of_the_task_itself_count_and_take_permits(make):
@@ -113,25 +142,25 @@ def fails(self, number):
     assert excess([note.at for note in notes], 4, 1, late=0.225 + 0.1) <= 0
 
 
-def test_tasks_of_a_killed_worker_come_back_and_ask_again(make):
-    shop = make(
-        """
+def test_tasks_of_a_killed_worker_come_back_and_ask_again(make, valkey):
+    shop = make("""
 @app.task(bind=True, max_retries=0, acks_late=True)
-@limited("1/s burst 1", name="send", max_delay=60, **engine)
+@limited("1/s burst 1", name="send", **engine)
 def send(self, number):
     note(f"send-{number}", retries(self))
-""",
-        visible=6,
-    )
+""")
     worker = work(shop, "--concurrency", "1")
     shop.send("for n in range(4): send.delay(n)")
-    worker.wait_until(lambda: worker.log.count("ignored") >= 3, "three tasks that went back")
+    shop.wait_for(1, "send")
     worker.kill()
     shop.workers.clear()
-    time.sleep(7)  # the broker looks for what was not acknowledged when a worker begins, and then rarely
-    work(shop, "--concurrency", "1")
-    notes = shop.wait_for(4, "send")
-    assert {note.what for note in notes} == {f"send-{n}" for n in range(4)}
+    with valkey.client() as client:  # the visibility timeout is over
+        held = client.zrange("unacked_index", 0, -1)
+        client.zadd("unacked_index", dict.fromkeys(held, 1))
+    assert held
+    worker = work(shop, "--concurrency", "1")
+    worker.wait_until(lambda: len({note.what for note in shop.notes("send")}) == 4, "all four")
+    notes = shop.notes("send")
     assert {note.counted for note in notes} == {0}
     assert excess([note.at for note in notes], 1, 1, late=0.9 + 0.1) <= 0
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from headway import InvalidArgument, Limiter, Permit, Spacing
+from headway.errors import EngineUnavailable
 from headway.integrations import tasks
 from headway.integrations.tasks import Later, TaskLimit
 from headway.limiter.promises import lateness
@@ -104,6 +105,52 @@ def test_a_task_may_be_late_by_less_than_a_permit(make):
         limit.limiter.close()
     assert make("5/s burst 1", late=2)._late(Limiter("9/s burst 9").acquire()) == 2
     assert make(Spacing(3))._late(Limiter("9/s burst 9").acquire()) == float("inf")
+
+
+def test_one_process_reserves_ahead_and_another_begins(make, begin):
+    limit = _far(make("1/hour burst 1", late=3600))
+    now, later, last = (limit.ahead((), {}) for _ in range(3))
+    assert now.seconds == 0
+    assert isinstance(begin(limit, promise=now.promise), Permit)
+    assert later.seconds == pytest.approx(3600, rel=0.02)
+    assert begin(limit, promise=later.promise).seconds == pytest.approx(3600, rel=0.02)
+    # It may come to another such process, and keeps its slot; what it gets there is another text of the same promise.
+    again = limit.ahead((), {}, last.promise)
+    assert again.seconds == pytest.approx(7200, rel=0.02)
+    assert limit.limiter.reserve().delay == pytest.approx(10800, rel=0.02)
+
+
+def test_a_slot_that_is_over_is_reserved_anew(make):
+    limit = _far(make("1/hour burst 1", late=0))
+    now = limit.ahead((), {})
+    time.sleep(0.02)
+    again = limit.ahead((), {}, now.promise)
+    assert again.seconds == pytest.approx(3600, rel=0.02)
+    assert limit.ahead((), {}, "not a promise").seconds == pytest.approx(7200, rel=0.02)
+
+
+def test_nothing_is_taken_ahead_where_no_time_is_promised(make):
+    far = make("1/hour burst 1", max_delay=100)
+    far.ahead((), {})
+    assert far.ahead((), {}) is None
+    assert far.ahead((), {}, longest=10) is None
+    assert far.limiter.peek().retry_after < 3700
+    for limit in ("1/hour", "1 concurrent"):
+        own = make(limit)
+        assert own.ahead((), {}) is None
+        assert own.limiter.stats().granted == 0
+    assert TaskLimit("1/hour burst 1").ahead((), {}) is None
+
+
+def test_an_engine_that_is_away_is_told_to_what_asks_ahead(valkey):
+    limit = TaskLimit("1/hour burst 1", name="away-ahead", engine=valkey.url, engine_timeout=0.1)
+    limit.limiter.acquire(timeout=30)
+    valkey.stop()
+    try:
+        with pytest.raises(EngineUnavailable):
+            limit.ahead((), {})
+    finally:
+        valkey.cont()
 
 
 def test_short_ones_wait(make, begin):

@@ -32,7 +32,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from headway import InvalidArgument, Limiter, Permit, RateLimited
-from headway.core.limits import Bucket, Limit
+from headway.core.limits import Bucket, Limit, Spacing
 from headway.errors import EngineUnavailable, NotPromised, PermitExpired
 from headway.limiter.hold import Hold
 from headway.limiter.promises import hand_over, lateness, redeem, redeem_async
@@ -142,6 +142,45 @@ class TaskLimit:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
+    def ahead(
+        self, args: Any, kwargs: Any, promise: str | None = None, longest: float | None = None
+    ) -> Later | None:
+        """When a task may run, and a promise of it, for a process that does not run it; another one begins with it.
+
+        None where no time is promised within the bounds of `begin`: then the process that runs the task has to ask.
+        Raises `EngineUnavailable`.
+        """
+        shared = self.limiter._shared is not None and isinstance(self.limiter.limit, Bucket | Spacing)
+        permit = self._reserved_ahead(args, kwargs, promise, self._most(longest)) if shared else None
+        if permit is None:
+            return None
+        delay = permit.delay
+        handed = _promise_of(permit)
+        if handed is None:
+            permit.cancel()
+            return None
+        return Later(delay, handed)
+
+    def _reserved_ahead(self, args: Any, kwargs: Any, promise: str | None, most: float) -> Permit | None:
+        if promise is not None:
+            try:
+                redeemed = redeem(self.limiter, promise)
+            except (PermitExpired, InvalidArgument):
+                pass  # it asks again
+            else:
+                if lateness(redeemed) <= self._late(redeemed):
+                    return redeemed
+        asked = self._asked(args, kwargs)
+        try:
+            return self.limiter.acquire(asked[0], cost=asked[1], timeout=0)
+        except RateLimited as denied:
+            if denied.retry_after > most:
+                return None
+        try:
+            return self.limiter.reserve(asked[0], cost=asked[1])
+        except (NotPromised, RateLimited):
+            return None
+
     def hold(self, args: Any, kwargs: Any) -> Hold:
         """The bracket of a call that cannot go back, because it was not called by a worker: it waits in line."""
         key, cost = self._asked(args, kwargs)
@@ -151,9 +190,12 @@ class TaskLimit:
         key = self.key(*args, **kwargs) if callable(self.key) else self.key
         return as_key(key), self.cost(*args, **kwargs) if callable(self.cost) else self.cost
 
+    def _most(self, longest: float | None) -> float:
+        return self.max_delay if longest is None else min(self.max_delay, longest)
+
     def _flow(self, args: Any, kwargs: Any, promise: str | None, longest: float | None) -> _Flow:
         asked = self._asked(args, kwargs)
-        most = self.max_delay if longest is None else min(self.max_delay, longest)
+        most = self._most(longest)
         try:
             return (yield from self._turn(asked, promise, most))
         except EngineUnavailable:
