@@ -330,6 +330,25 @@ def test_a_task_that_is_cancelled_while_it_acts_on_an_answer_leaves_nothing_out(
     assert [(part.remaining, part.in_flight) for part in status.parts] == [(99, 0), (500, 0)]
 
 
+@pytest.mark.parametrize("timeout", [None, NEVER])
+def test_a_limit_that_is_lowered_below_the_estimates_of_calls_that_wait_refuses_none_of_them(timeout):
+    limiter = Limiter({"tokens": "1000/200ms"})
+
+    async def answer(request):
+        await asyncio.sleep(0)
+        return httpx2.Response(200, headers={"x-ratelimit-limit-tokens": "400"}, json=CHAT)
+
+    async def main():
+        transport = AsyncTransport(httpx2.MockTransport(answer), limiter=limiter, timeout=timeout)
+        async with httpx2.AsyncClient(transport=transport) as client:
+            asked = {"max_tokens": 10**6}
+            return await asyncio.gather(
+                *(client.post("http://models.test/v1/chat/completions", json=asked) for _ in range(3))
+            )
+
+    assert [reply.status_code for reply in asyncio.run(main())] == [200, 200, 200]
+
+
 def test_a_redirect_is_a_request_without_tokens():
     limiter = Limiter({"requests": "100/hour", "tokens": "1000/hour"})
     remote = httpx2.MockTransport(lambda request: httpx2.Response(307, headers={"location": "/other"}))

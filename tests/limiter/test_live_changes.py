@@ -250,6 +250,23 @@ def test_lowered_to_zero_and_raised_again(clock, limit, nothing):
         permit.complete()
 
 
+@pytest.mark.parametrize("limit", ["2/s", "2/s burst 2", "2/s; 5 concurrent"])
+def test_what_comes_behind_a_cost_that_is_never_granted_again_is_not_refused_with_it(clock, limit):
+    limiter = Limiter(limit, clock=clock, remote=False)
+    crowd = Crowd(limiter, clock)
+
+    async def main():
+        limiter.try_acquire(cost=2).complete()
+        await crowd.add("doomed", cost=2)
+        await asyncio.sleep(0)
+        limiter.set_limit(limit.replace("2", "1"))
+        # The doomed one has been woken, and has not run yet.
+        (await limiter.acquire_async(timeout=5)).complete()
+        return await crowd.done()
+
+    assert run(main(), clock=clock) == [("doomed", "never")]
+
+
 # -- reset -------------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import httpx2
 
-from headway import InvalidArgument, Limiter, Permit, Remote
+from headway import InvalidArgument, Limiter, Permit, RateLimited, Remote, Status
 from headway.core.limits import Limit
 from headway.integrations.llm_usage import ENCODINGS, UsageReader, estimate
 from headway.integrations.outbound import Call, Outbound
@@ -101,8 +101,7 @@ class Meter:
             guess = self._estimate(request)
         else:
             guess = estimate(request.url.path, _body(request), self._output_limit)
-        limits = self._limiter.limit
-        assert isinstance(limits, dict)
+        limits = self._limits()
         cost = {}
         for metric in self._metrics:
             if metric == "requests":
@@ -114,6 +113,25 @@ class Meter:
                 raise InvalidArgument("estimate", guess, wanted)
             cost[metric] = min(number, limits[metric].capacity)
         return cost
+
+    def _limits(self) -> dict[str, Limit]:
+        limits = self._limiter.limit
+        assert isinstance(limits, dict)
+        return limits
+
+    def fit(self, call: Call, error: RateLimited | InvalidArgument) -> bool:
+        """Whether a call was denied because a limit has been lowered below its estimate; then it costs that limit."""
+        assert isinstance(call.cost, Mapping)
+        cost = dict(call.cost)
+        # Another process may have lowered it, so that only the denial tells it.
+        status: Status | None = getattr(error, "status", None)
+        denied = () if status is None else status.parts or (status,)
+        for metric, limit in (*self._limits().items(), *((part.metric, part.limit) for part in denied)):
+            if metric in cost:
+                cost[metric] = min(cost[metric], limit.capacity)
+        lowered = cost != call.cost
+        call.cost = cost
+        return lowered
 
     def bill(self, permit: Permit, response: httpx2.Response) -> Bill:
         bill = Bill(permit, response, self._metrics if self._settle else ())
@@ -164,8 +182,14 @@ class Transport(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         call = self._meter.call(request)
-        hold = call.hold()
-        permit = hold.__enter__()
+        while True:
+            hold = call.hold()
+            try:
+                permit = hold.__enter__()
+                break
+            except (RateLimited, InvalidArgument) as error:
+                if not self._meter.fit(call, error):
+                    raise
         try:
             response = self._wrapped.handle_request(request)
         except BaseException as error:
@@ -197,8 +221,14 @@ class AsyncTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         call = self._meter.call(request)
-        hold = call.hold()
-        permit = await hold.__aenter__()
+        while True:
+            hold = call.hold()
+            try:
+                permit = await hold.__aenter__()
+                break
+            except (RateLimited, InvalidArgument) as error:
+                if not self._meter.fit(call, error):
+                    raise
         try:
             response = await self._wrapped.handle_async_request(request)
         except BaseException as error:

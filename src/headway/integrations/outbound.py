@@ -118,17 +118,11 @@ class Outbound:
         cost = self.cost(request) if callable(self.cost) else self.cost
         return Call(self, limiter, key, cost, one_remote=not by_host)
 
-    def close(self) -> None:
-        """End the waits of its limiters."""
-        for limiter in self._limiters.values():
-            if limiter is not None:
-                limiter.close()
-
 
 class Call:
     """One call, which may be sent several times."""
 
-    __slots__ = ("_cost", "_key", "_limiter", "_one_remote", "_outbound", "_sent")
+    __slots__ = ("_key", "_limiter", "_one_remote", "_outbound", "_sent", "cost")
 
     def __init__(
         self, outbound: Outbound, limiter: Limiter, key: str | None, cost: Cost, *, one_remote: bool = True
@@ -136,14 +130,14 @@ class Call:
         self._outbound = outbound
         self._limiter = limiter
         self._key = key
-        self._cost = cost
+        self.cost = cost
         self._one_remote = one_remote
         self._sent = 0
 
     def hold(self) -> Hold:
         """The bracket for one attempt: it waits in line like any other call."""
         self._sent += 1
-        return self._limiter.hold(self._key, cost=self._cost, timeout=self._outbound.timeout)
+        return self._limiter.hold(self._key, cost=self.cost, timeout=self._outbound.timeout)
 
     def settle(self, permit: Permit, response: Any) -> None:
         """End the permit, as an answer is there; with what the call really cost, where the headers tell it."""

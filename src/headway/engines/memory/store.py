@@ -722,6 +722,7 @@ class MemoryStore:
                 for ticket in list(self.queues.waiters):
                     if any(cost > rule.capacity for cost, rule in zip(ticket.costs, rules, strict=True)):
                         self.queues.wake(ticket)  # to hear that its turn never comes
+                        self.queues.leave(ticket)  # until it has heard, others would wait behind it for ever
             finally:
                 self.depth = depth
                 self.settle()
