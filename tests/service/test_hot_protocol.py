@@ -42,6 +42,7 @@ class Later:
 
     def __init__(self, server, monkeypatch):
         self.waiting: list[asyncio.Future[None]] = []
+        server.hot.quick = None
         decider = server.service.decider
         decide = decider._by_and_by
         monkeypatch.setattr(decider, "_at_once", lambda take: None)
@@ -335,6 +336,7 @@ def test_a_fault_is_answered_and_logged(monkeypatch, caplog, at_once):
         async def later_fault(*_):
             raise RuntimeError("broken")
 
+        server.hot.quick = None
         if at_once:
             monkeypatch.setattr(server.service.decider, "_at_once", fault)
         else:
@@ -364,7 +366,7 @@ def test_no_http_behind_hot_calls_is_a_400_behind_their_answers():
 
 def test_only_so_many_hosts_are_remembered():
     async def test(server):
-        hot = server.config.http_protocol_class.keywords["hot"]
+        hot = server.hot
         for number in range(3 * MOST_HOSTS):
             connection = server.connect()
             connection.send(request("GET", "/healthz", headers=(("Host", f"localhost:{number}"),)))
@@ -415,7 +417,7 @@ def test_a_known_head_is_known_only_where_a_request_begins():
         known = acquire(body)
         head = known[: -len(body)]
         server.connect().send(known)
-        assert list(server.config.http_protocol_class.keywords["hot"].heads) == [head]
+        assert list(server.hot.heads) == [head]
         outer = acquire(b'{"limit": "window", "key": "' + b"x" * len(known) + b'"}')
         smuggled = outer.replace(b"x" * len(known), known)
         connection = server.connect()
@@ -456,7 +458,7 @@ def test_a_known_head_behind_a_call_of_the_application_keeps_its_place():
 
 def test_heads_that_are_remembered_are_bounded_and_plain():
     async def test(server):
-        heads = server.config.http_protocol_class.keywords["hot"].heads
+        heads = server.hot.heads
         body = b'{"limit": "window"}'
         for lines, version in (
             ((*PLAIN, ("Connection", "close")), "1.1"),

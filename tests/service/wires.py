@@ -135,7 +135,8 @@ class Served:
 
         self.state = ServerState()
         self.state.default_headers = [(b"date", b"today")]
-        self.config = uvicorn_config(counted, hot=HotCalls(service, origins) if hot else None)
+        self.hot = HotCalls(service, origins) if hot else None
+        self.config = uvicorn_config(counted, hot=self.hot)
         self.config.load()
 
     def connect(self):

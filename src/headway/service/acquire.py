@@ -46,9 +46,11 @@ from headway.service.standing import Standing, reset_or, standing, standing_of_r
 if TYPE_CHECKING:
     from headway.limiter.limiter import Limiter
     from headway.limiter.permits import Permit
-    from headway.service.limits import Limits, ServedLimit
+    from headway.service.config import LimitConfig
+    from headway.service.limits import Limits
     from headway.service.metrics import Metrics
     from headway.service.permits import HeldPermits
+    from headway.service.served_limit import ServedLimit
 
 FULL_RETRY = 1.0
 
@@ -261,21 +263,17 @@ class Decider:
             return later("too-many-permits", "this server holds no more permits", FULL_RETRY)
         now = self._now()
         config = served.config
-        if found is None:
-            reset, message, head = math.inf, None, b""
-        else:
-            reset, message, head = found.reset_after, found.message, found.head
+        reset = math.inf if found is None else found.reset_after
         served.keys.note(take.key, now + (reset_or(found, config.lease) if reset == math.inf else reset))
         waited = now - started if isinstance(take, Acquire) and take.wait else 0.0
         if not kept:
-            within = permit.expires_in
-            grant = Grant(
-                config.name, True, None, None, None if within == math.inf else within, waited, None, message
-            )
+            grant = plain_grant(config.name, found, waited, permit.expires_in)
         else:
             lease = take.lease or config.lease
             id = self._permits.add(config.name, permit, lease)
+            message = None if found is None else found.message
             grant = Grant(limit=config.name, permit=id, expires_in=lease, waited=waited, status=message)
+        head = b"" if found is None else found.head
         return Decided(grant, head, permit, now - started, served)
 
     def _refused(
@@ -294,19 +292,16 @@ class Decider:
             served.keys.note(take.key, now + reset_or(found, config.lease))
         served.denied += 1
         self._metrics.denied(config.name, reason, now - started, shadow=config.shadow)
-        if config.shadow:
-            message = None if found is None else found.message
-            grant = Grant(config.name, would_deny=reason, status=message)
-            return Decided(grant, b"", None, 0.0, served)
-        if isinstance(error, EngineUnavailable):
+        if isinstance(error, EngineUnavailable) and not config.shadow:
             return error
-        if error is not None:
+        if isinstance(error, RateLimited):
             wait = error.retry_after
         elif found is not None:
             wait = found.retry_after
         else:
             wait = max(1.0, served.keys.retry_after(now))  # there is no room for its key
-        return denial(config.name, wait, found, reason)
+        said = refusal(config, wait, found, reason)
+        return said if isinstance(said, Problem) else Decided(said, b"", None, 0.0, served)
 
 
 async def _standing(permit: Permit) -> Standing | None:
@@ -321,6 +316,19 @@ async def _at_once(limiter: Limiter, take: Take) -> Permit | Denied:
     if take.hold:
         return await limiter.hold(take.key, cost=take.cost, timeout=0).__aenter__()
     return await limiter.try_acquire_async(take.key, cost=take.cost)
+
+
+def plain_grant(name: str, found: Standing | None, waited: float = 0.0, within: float = math.inf) -> Grant:
+    """The grant of a permit that need not be ended."""
+    message = None if found is None else found.message
+    return Grant(name, True, None, None, None if within == math.inf else within, waited, None, message)
+
+
+def refusal(config: LimitConfig, wait: float, found: Standing | None, reason: str) -> Grant | Problem:
+    """What is said to a request that got no permit: a problem, or a grant where the limit is only watched."""
+    if config.shadow:
+        return Grant(config.name, would_deny=reason, status=None if found is None else found.message)
+    return denial(config.name, wait, found, reason)
 
 
 def denial(name: str, wait: float, found: Standing | None, reason: str) -> Problem:

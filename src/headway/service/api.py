@@ -18,8 +18,8 @@ from headway.service import metrics
 from headway.service.acquire import Decided
 from headway.service.config import LIMIT, ConfigError, read_limit
 from headway.service.config_values import A_NAME, NAME, Place
-from headway.service.limits import ServedLimit
 from headway.service.problems import Problem
+from headway.service.served_limit import ServedLimit
 from headway.service.service import Service
 
 

@@ -7,19 +7,23 @@ an id is, what is remembered, which error is which answer, and what is counted, 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
 from headway.errors import HeadwayError
-from headway.service.acquire import Decided
+from headway.service.acquire import Decided, plain_grant, refusal
 from headway.service.answers import fingerprint
 from headway.service.api import Answer, Call, Endpoint
 from headway.service.encoded import JSON, Encoded
 from headway.service.messages import ENCODER, MAX_ID, Acquire
 from headway.service.problems import Problem, problem_of
 from headway.service.service import Service
+
+if TYPE_CHECKING:
+    from headway.service.config import LimitConfig
+    from headway.service.standing import Standing
 
 _NO_BODY = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What is raised for bytes that are no body; `ValidationError` is one of the first."""
@@ -146,6 +150,15 @@ class ApiCall:
 def may_wait(body: Any) -> bool:
     """Whether a request may take long enough for its client to lose patience."""
     return any(take.wait for take in getattr(body, "requests", (body,)) if isinstance(take, Acquire))
+
+
+def said_at_once(config: LimitConfig, found: Standing | None, reason: str | None) -> Encoded:
+    """The answer to a request that was decided at once: granted, or (with a reason) not; None: there is no limit."""
+    if reason is None or found is None:
+        head = b"" if found is None else found.head
+        return Encoded(200, head, JSON, ENCODER.encode(plain_grant(config.name, found)))
+    said = refusal(config, found.retry_after, found, reason)
+    return said.encoded() if isinstance(said, Problem) else Encoded(200, b"", JSON, ENCODER.encode(said))
 
 
 def encoded(answer: Answer) -> Encoded:

@@ -4,6 +4,9 @@ The hot calls are those that a client makes for each unit of its work: take a pe
 which proxies ask all the time. They are answered by the same functions that the web framework answers them by
 (`headway.service.calls`). What is saved is the way there: no task, no messages of ASGI, no routing.
 
+The usual `POST /v1/acquire` does not even come that far: `headway.service.quick` answers it in one compiled step, where
+there is one.
+
 Here is only the plainest form of a request: a known path, one `Host` that is accepted, a token that may do it, a body
 that is JSON and says so. Whatever else a request has (an `Origin`, a query, a body without a type, a token with too low
 a role, no JSON, a `wait`) goes to the application, which knows all the rules. So this file may miss a request that
@@ -12,17 +15,27 @@ could be hot, and can never answer one otherwise than the application.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from headway._pure import pure_wanted
+from headway.engines.memory.store import ATOMIC
 from headway.service.api import ENDPOINTS
 from headway.service.calls import ApiCall, Asked
-from headway.service.encoded import Encoded
+from headway.service.encoded import JSON, PROBLEM_JSON, Encoded
 from headway.service.hosts import HostGuard
 from headway.service.messages import Acquire
 from headway.service.problems import Problem
 from headway.service.service import Service
+
+if TYPE_CHECKING:
+    from headway.service.quick import QuickAcquires
+
+_log = logging.getLogger("headway")
 
 MOST_HOSTS: Final = 64
 """How many values of `Host` are remembered as accepted."""
@@ -33,6 +46,8 @@ LONGEST_HEAD: Final = 2048
 _PERMIT: Final = re.compile(rb"/v1/permits/([A-Za-z0-9_-]{1,128})/(release|renew)")
 _FACTS: Final = frozenset({b"host", b"content-type", b"authorization", b"idempotency-key"})
 _UNUSUAL: Final = frozenset({b"origin", b"expect", b"transfer-encoding", b"upgrade"})
+_TYPES: Final = {JSON: JSON.encode(), PROBLEM_JSON: PROBLEM_JSON.encode()}
+_CLOSE: Final = b"connection: close\r\n"
 
 Facts = dict[bytes, bytes]
 Work = Coroutine[Any, Any, Encoded]
@@ -86,6 +101,8 @@ class HotCalls:
             b"renew": calls["/v1/permits/{id}/renew"],
         }
         self._plain = {path.encode(): HotCall(calls[path], path, {}) for path in ("/v1/acquire", "/healthz")}
+        self._acquire = self._plain[b"/v1/acquire"]
+        self.quick = quick_acquires(self, service, self._acquire.call)
 
     @property
     def max_body(self) -> int:
@@ -126,6 +143,38 @@ class HotCalls:
             elif name in _UNUSUAL or (name == b"content-length" and not hot.call.has_body):
                 return None
         return facts
+
+    def acquire_length(self, head: bytes) -> int | None:
+        """How long the body is behind a known head of a plain `POST /v1/acquire` that is admitted; None of others."""
+        known = self.heads.get(head)
+        if known is None or known.hot is not self._acquire:
+            return None
+        facts = known.facts
+        if b"idempotency-key" in facts or facts.get(b"content-type") != b"application/json":
+            return None
+        return None if self._admitted(known.hot, facts) is None else known.length
+
+    def written(
+        self, answer: Encoded, default_headers: list[tuple[bytes, bytes]], keep_alive: bool = True
+    ) -> bytes:
+        """An answer as it is sent."""
+        head, body = answer.head, answer.body
+        if not keep_alive and _CLOSE not in head:
+            head += _CLOSE
+        return b"%b%b%bcontent-length: %d\r\ncontent-type: %b\r\n\r\n%b" % (
+            STATUS_LINE[answer.status],
+            self.default_lines(default_headers),
+            head,
+            len(body),
+            _TYPES.get(answer.media_type) or answer.media_type.encode(),
+            body,
+        )
+
+    @staticmethod
+    def failed(error: BaseException | None) -> Encoded:
+        """The answer where headway has a fault, which is logged."""
+        _log.error("a request failed", exc_info=error)
+        return Problem("failed", "the log of this server has more").encoded()
 
     def answer(self, hot: HotCall, facts: Facts, raw: bytes) -> Encoded | Work | None:
         """The answer, or the work of making it; None where the application has to answer."""
@@ -179,3 +228,14 @@ class HotCalls:
             ).name
         except Problem:
             return None
+
+
+def quick_acquires(hot: HotCalls, service: Service, call: ApiCall) -> QuickAcquires | None:
+    """What answers the usual request for a permit in one compiled step; None where ledgers are not compiled."""
+    if pure_wanted() or not ATOMIC:
+        return None
+    try:
+        from headway.service.quick import QuickAcquires
+    except ImportError:
+        return None
+    return QuickAcquires(hot, service, call)

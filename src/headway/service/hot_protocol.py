@@ -17,23 +17,16 @@ A client that sends without reading is not read from while answers wait for it (
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headway.service.bodies import BODY_SECONDS, slow_body
-from headway.service.encoded import JSON, PROBLEM_JSON, Encoded
+from headway.service.encoded import Encoded
 from headway.service.hot import Facts, HotCall, HotCalls, KnownHead, Work
-from headway.service.problems import Problem
 from headway.service.protocol import BETWEEN, BODY, HEAD, READ_ON, BoundedProtocol
-
-_log = logging.getLogger("headway")
-
-_TYPES: Final = {JSON: JSON.encode(), PROBLEM_JSON: PROBLEM_JSON.encode()}
-_CLOSE: Final = b"connection: close\r\n"
 
 
 class _Pending:
@@ -52,6 +45,7 @@ class HotProtocol(BoundedProtocol):
     def __init__(self, *arguments: Any, hot: HotCalls, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._hot = hot
+        self._quick = hot.quick
         # The hot call whose request is being read, and what has come of its body.
         self._call: HotCall | None = None
         self._facts: Facts = {}
@@ -100,13 +94,36 @@ class HotProtocol(BoundedProtocol):
             and not self.pipeline
             and not self._ending
         ):
-            done = self._answer_known(data)
-            if done != len(data):
-                self._parse_from_begin(data[done:] if done else data)
+            done, quick = 0, self._quick
+            if quick is not None and not self._pending:
+                answers = quick(data, self.server_state.default_headers)
+                if answers is not None:
+                    self._leave_head()
+                    done = quick.done
+                    if done == len(data):
+                        self._send(answers, quick.answered)
+                        return
+                    # They leave with those that follow.
+                    self._out.append(answers)
+                    self.server_state.total_requests += quick.answered - 1
+            self._go_on(data[done:] if done else data)
         else:
             super().data_received(data)
         if self._out:
             self._flush()
+
+    def _leave_head(self) -> None:
+        """Requests were answered that the parser has not seen."""
+        if self._phase != BETWEEN:
+            self._enter(BETWEEN)
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+
+    def _go_on(self, data: bytes) -> None:
+        """Answer what begins with a request."""
+        done = self._answer_known(data)
+        if done != len(data):
+            self._parse_from_begin(data[done:] if done else data)
 
     def _answer_known(self, data: bytes) -> int:
         """Answer the requests whose heads are known and whose bodies are there; how many bytes they were."""
@@ -124,7 +141,7 @@ class HotProtocol(BoundedProtocol):
             try:
                 answer = hot.answer(head.hot, head.facts, data[body:end])
             except Exception as error:  # noqa: BLE001 - a fault of ours is answered too
-                answer = _failed(error)
+                answer = hot.failed(error)
             if answer is None:
                 break
             if isinstance(answer, Encoded):
@@ -134,10 +151,8 @@ class HotProtocol(BoundedProtocol):
             done = end
             if done == size:
                 break
-        if done and self._phase != BETWEEN:
-            self._enter(BETWEEN)
-        if done and self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
+        if done:
+            self._leave_head()
         return done
 
     def _parse_from_begin(self, data: bytes) -> None:
@@ -225,7 +240,7 @@ class HotProtocol(BoundedProtocol):
         try:
             return self._hot.answer(call, facts, raw)
         except Exception as error:  # noqa: BLE001 - a fault of ours is answered too
-            return _failed(error)
+            return self._hot.failed(error)
 
     def _give_to_app(self) -> None:
         url, headers, expect = self.url, self.headers, self.expect_100_continue
@@ -275,13 +290,17 @@ class HotProtocol(BoundedProtocol):
         self.tasks.discard(task)
         if self.transport.is_closing():
             if not task.cancelled() and task.exception() is not None:
-                _failed(task.exception())
+                self._hot.failed(task.exception())
             return
         if task.cancelled():
             self.transport.abort()  # the server ends at once
             return
         error = task.exception()
-        pending.data = self._written(task.result() if error is None else _failed(error), pending.keep_alive)
+        pending.data = self._hot.written(
+            task.result() if error is None else self._hot.failed(error),
+            self.server_state.default_headers,
+            pending.keep_alive,
+        )
         while self._pending and self._pending[0].data is not None:
             self._out.append(self._pending.popleft().data)  # type: ignore[arg-type] # it is there
         if not self._pending:
@@ -297,34 +316,24 @@ class HotProtocol(BoundedProtocol):
 
     def _answer(self, answer: Encoded, keep_alive: bool) -> None:
         self._ending = self._ending or not keep_alive
-        data = self._written(answer, keep_alive)
+        data = self._hot.written(answer, self.server_state.default_headers, keep_alive)
         if self._pending:
             self._pending.append(_Pending(keep_alive, data))
         else:
             self._out.append(data)
 
-    def _written(self, answer: Encoded, keep_alive: bool) -> bytes:
-        head, body = answer.head, answer.body
-        if not keep_alive and _CLOSE not in head:
-            head += _CLOSE
-        return b"%b%b%bcontent-length: %d\r\ncontent-type: %b\r\n\r\n%b" % (
-            STATUS_LINE[answer.status],
-            self._hot.default_lines(self.server_state.default_headers),
-            head,
-            len(body),
-            _TYPES.get(answer.media_type) or answer.media_type.encode(),
-            body,
-        )
-
     def _flush(self) -> None:
         self._flushing = False
         out = self._out
-        if not out or self.transport.is_closing():
+        if out:
+            self._send(out[0] if len(out) == 1 else b"".join(out), len(out))
             out.clear()
+
+    def _send(self, answers: bytes, count: int) -> None:
+        if self.transport.is_closing():
             return
-        self.transport.write(out[0] if len(out) == 1 else b"".join(out))
-        self.server_state.total_requests += len(out)
-        out.clear()
+        self.transport.write(answers)
+        self.server_state.total_requests += count
         if self._ending and not self._pending:
             self.transport.close()
             return
@@ -362,8 +371,3 @@ class HotProtocol(BoundedProtocol):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-
-
-def _failed(error: BaseException | None) -> Encoded:
-    _log.error("a request failed", exc_info=error)
-    return Problem("failed", "the log of this server has more").encoded()

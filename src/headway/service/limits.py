@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from headway.core.remote import Remote
 from headway.engines.uri import MEMORY, public
@@ -23,35 +23,14 @@ from headway.limiter.limiter import Limiter
 from headway.limiter.prefetch_options import Prefetch
 from headway.service.config import ConfigError, LimitConfig
 from headway.service.config_changes import Changes
-from headway.service.keys import KeyTable
 from headway.service.problems import Problem
-
-Source = Literal["file", "api"]
+from headway.service.served_limit import ServedLimit, Source
 
 SHARED = ("on_engine_error", "engine_timeout", "local_share", "on_ledger_loss", "max_quarantine")
 HERE = ("shadow", "max_keys", "lease")
 """What a limiter does not know of."""
 READY = "headway~ready"
 """The limiter whose ledger is looked at to learn whether the engine answers."""
-
-
-class ServedLimit:
-    """A limit and its limiter; None where it is unlimited. The counts are of this server since it began."""
-
-    __slots__ = ("config", "denied", "granted", "keys", "limiter", "paused_until", "source", "waiting")
-
-    def __init__(self, config: LimitConfig, source: Source, limiter: Limiter | None) -> None:
-        self.config = config
-        self.source = source
-        self.limiter = limiter
-        self.keys = KeyTable(config.max_keys)
-        self.granted = self.denied = self.waiting = 0
-        # Until when the API has paused all keys, by the service's clock; others may pause it too.
-        self.paused_until = 0.0
-
-    @property
-    def name(self) -> str:
-        return self.config.name
 
 
 def limiter_of(config: LimitConfig, engine: str, *, trial: bool = False) -> Limiter | None:
@@ -109,6 +88,11 @@ class Limits:
 
     def __contains__(self, name: object) -> bool:
         return name in self._served
+
+    @property
+    def by_name(self) -> dict[str, ServedLimit]:
+        """The same dict at all times: what is served now."""
+        return self._served
 
     def get(self, name: str) -> ServedLimit | None:
         return self._served.get(name)

@@ -15,7 +15,6 @@ headway_config_reloads_total{result}    reloads of the file: "ok", or "failed", 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -26,6 +25,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricF
 from prometheus_client.registry import Collector
 
 from headway.integrations.metric_names import BUCKETS, DENIED, GRANTED, WAITING
+from headway.service.figures import LimitFigures
 
 if TYPE_CHECKING:
     from headway.service.limits import Limits
@@ -36,24 +36,6 @@ NONE_YET: Final = dict.fromkeys(("limit", "max_keys", "max_waiting", "quarantine
 """A count that begins at 1 has not increased, as Prometheus sees it: what alerts ask for is there from the start."""
 MOST_GONE: Final = 1000
 """Limits that are served no more and whose counts stay: the API may put and delete names without end."""
-
-
-class LimitFigures:
-    """The counts of one limit: plain numbers of the event loop's thread, since every decision is counted."""
-
-    __slots__ = ("denied", "granted", "seconds", "shadow_denied", "within")
-
-    def __init__(self) -> None:
-        self.granted = 0
-        self.shadow_denied = 0
-        self.denied: dict[str, int] = {}
-        self.seconds = 0.0
-        # How many took up to each of BUCKETS, and longer than the last, and not up to the one before.
-        self.within = [0] * (len(BUCKETS) + 1)
-
-    def observe(self, seconds: float) -> None:
-        self.seconds += seconds
-        self.within[bisect_left(BUCKETS, seconds)] += 1
 
 
 class _Counts(Collector):
@@ -112,22 +94,15 @@ class Metrics:
         self.connections = Gauge("headway_connections", "connections that are open now", registry=registry)
         self.engine_up = Gauge("headway_engine_up", "whether the engine answered last", registry=registry)
 
-    def _of(self, limit: str) -> LimitFigures:
-        return self._limits.setdefault(limit, LimitFigures())
+    def of(self, limit: str) -> LimitFigures:
+        """The counts of a limit: to be counted there."""
+        return self._limits.get(limit) or self._limits.setdefault(limit, LimitFigures())
 
     def granted(self, limit: str, seconds: float) -> None:
-        figures = self._limits.get(limit) or self._of(limit)
-        figures.granted += 1
-        figures.seconds += seconds
-        figures.within[bisect_left(BUCKETS, seconds)] += 1
+        self.of(limit).grant(seconds)
 
     def denied(self, limit: str, reason: str, seconds: float, *, shadow: bool = False) -> None:
-        figures = self._limits.get(limit) or self._of(limit)
-        if shadow:
-            figures.shadow_denied += 1
-        else:
-            figures.denied[reason] = figures.denied.get(reason, 0) + 1
-        figures.observe(seconds)
+        self.of(limit).deny(reason, seconds, shadow)
 
     def answered(self, path: str, status: int) -> None:
         answers = self.answers_of(path)
@@ -145,7 +120,7 @@ class Metrics:
         for gauge in (self._waiting, self._permits, self._keys):
             gauge.clear()
         for served in limits:
-            self._of(served.name)
+            self.of(served.name)
             self._waiting.labels(served.name).set(served.waiting)
             self._permits.labels(served.name).set(permits.out(served.name))
             self._keys.labels(served.name).set(len(served.keys))

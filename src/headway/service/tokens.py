@@ -32,21 +32,21 @@ class Tokens:
     """The tokens that are known."""
 
     def __init__(self, tokens: Mapping[str, TokenConfig]) -> None:
-        self._tokens = tuple(tokens.values())
+        self.known = tuple(tokens.values())
         self.on_change: set[Callable[[], None]] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._tokens)
+        return bool(self.known)
 
     def replace(self, tokens: Mapping[str, TokenConfig]) -> None:
         """Know these from now on."""
-        self._tokens = tuple(tokens.values())
+        self.known = tuple(tokens.values())
         for look in list(self.on_change):
             look()
 
     def check(self, authorization: str | None, role: str) -> TokenConfig:
         """The token of a request that needs this role; raises a `Problem`."""
-        if not self._tokens:
+        if not self.known:
             return NO_TOKENS
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
@@ -54,7 +54,7 @@ class Tokens:
             raise Problem("no-token", detail, headers=CHALLENGE)
         digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
         found: TokenConfig | None = None
-        for known in self._tokens:
+        for known in self.known:
             if hmac.compare_digest(known.digest, digest):
                 found = known
         if found is None:

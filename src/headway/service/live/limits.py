@@ -18,8 +18,8 @@ from headway.errors import EngineUnavailable, HeadwayError
 from headway.service.live.messages import LiveHolder, LiveLedger, LiveLimit, LivePart
 
 if TYPE_CHECKING:
-    from headway.service.limits import ServedLimit
     from headway.service.permits import Held
+    from headway.service.served_limit import ServedLimit
     from headway.status import Status
 
 STEP: Final = 2.0

@@ -27,7 +27,7 @@ from headway.service.problems import Problem
 
 if TYPE_CHECKING:
     from headway.once import Once
-    from headway.service.limits import ServedLimit
+    from headway.service.served_limit import ServedLimit
     from headway.service.service import Service
 
 log = logging.getLogger("headway")
