@@ -55,6 +55,9 @@ def test_hidden_limits_admit_what_they_say():
     assert sum(bucket.admits(n) for n in range(100)) == 5
     assert sum(bucket.admits(SECOND + n * SECOND // 20) for n in range(20)) == 5 + 10 - 1
     assert steady.admitted() == 40 * 5.0
+    uneven = World(0, "window", 10.9, 1.0, 5.0, 1, 0.1, (), 100)
+    assert sum(HiddenWindow(uneven).admits(n) for n in range(100)) == 10
+    assert uneven.admitted() == 40 * 10  # a window counts whole calls
 
 
 def test_aws_steps_down_to_seven_tenths_and_climbs_back_to_the_last_maximum():

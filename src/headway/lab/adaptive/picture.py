@@ -62,7 +62,7 @@ def _row(name: str, score: Score, top: int, tallest: float) -> list[str]:
         blue.append(f"M{middle:.1f} {floor}v-{served * scale:.1f}")
         if refused:
             red.append(f"M{middle:.1f} {floor - served * scale:.1f}v-{max(1.0, refused * scale):.1f}")
-        allowed = floor - score.world.rate * score.world.factor(second) * scale
+        allowed = floor - score.world.allowed(second) * scale
         line.append(f"{'M' if second == 0 else 'L'}{x(second):.1f} {allowed:.1f}H{x(second + 1):.1f}")
     width = step * 0.85
     parts += [

@@ -58,10 +58,18 @@ class World:
                 found = step.factor
         return found
 
+    def count(self, at: float) -> int:
+        """The calls that a hidden window admits in `per` seconds, at such a time."""
+        return max(1, int(self.rate * self.per * self.factor(at)))
+
+    def allowed(self, at: float) -> float:
+        """The calls per second that the hidden limit admits, at such a time: a window counts whole calls."""
+        return self.count(at) / self.per if self.kind == "window" else self.rate * self.factor(at)
+
     def admitted(self) -> float:
         """What the hidden limit admits from the warm-up to the end."""
         edges = [WARM_UP, *(step.at for step in self.steps if step.at > WARM_UP), self.seconds]
-        return sum((after - before) * self.rate * self.factor(before) for before, after in pairwise(edges))
+        return sum((after - before) * self.allowed(before) for before, after in pairwise(edges))
 
     def __str__(self) -> str:
         what = f"window {self.per:g} s" if self.kind == "window" else f"bucket of {self.burst:g}"
@@ -102,7 +110,7 @@ class HiddenWindow:
     def admits(self, now: int) -> bool:
         while self.times and self.times[0] <= now - self.span:
             self.times.popleft()
-        if len(self.times) >= int(self.world.rate * self.world.per * self.world.factor(now / SECOND)):
+        if len(self.times) >= self.world.count(now / SECOND):
             return False
         self.times.append(now)
         return True
@@ -117,7 +125,7 @@ class HiddenBucket:
         self.at = 0
 
     def admits(self, now: int) -> bool:
-        rate = self.world.rate * self.world.factor(now / SECOND)
+        rate = self.world.allowed(now / SECOND)
         self.level = min(self.world.burst, self.level + (now - self.at) / SECOND * rate)
         self.at = now
         if self.level < 1.0:
@@ -175,7 +183,7 @@ def play(world: World, controller: Callable[[float], Controller], start: float =
             served = remote.admits(now)
             second = score.seconds[now // SECOND]
             second[0 if served else 1] += 1
-            second[2] = world.rate * world.factor(now / SECOND)
+            second[2] = world.allowed(now / SECOND)
             if now >= WARM_UP * SECOND:
                 score.accepted += served
                 score.refused += not served
