@@ -4,6 +4,7 @@ import pytest
 
 from headway.core.adaptive import SECOND, AdaptiveRate
 from headway.lab.adaptive.__main__ import OWN, meets, summary
+from headway.lab.adaptive.informed import Informed, within_reach
 from headway.lab.adaptive.opponents import CONTENDERS, AwsAdaptive
 from headway.lab.adaptive.worlds import HiddenBucket, HiddenWindow, Step, World, draw, play
 
@@ -56,8 +57,34 @@ def test_hidden_limits_admit_what_they_say():
     assert sum(bucket.admits(SECOND + n * SECOND // 20) for n in range(20)) == 5 + 10 - 1
     assert steady.admitted() == 40 * 5.0
     uneven = World(0, "window", 10.9, 1.0, 5.0, 1, 0.1, (), 100)
-    assert sum(HiddenWindow(uneven).admits(n) for n in range(100)) == 10
+    window = HiddenWindow(uneven)
+    assert sum(window.admits(n) for n in range(100)) == 10
     assert uneven.admitted() == 40 * 10  # a window counts whole calls
+
+
+def test_a_wide_world_changes_more_strongly_and_has_slower_clients():
+    narrow, wide = ([draw(seed, name) for seed in range(200)] for name in ("narrow", "wide"))
+    assert all(0.25 <= step.factor <= 4 for world in narrow for step in world.steps)
+    assert any(step.factor < 0.25 for world in wide for step in world.steps)
+    assert any(step.factor > 4 for world in wide for step in world.steps)
+    slowest = [min(world.allowed(at) for at in range(360)) / world.clients for world in wide]
+    assert 0.4 < min(slowest) < 0.6
+    assert {str(world) for world in narrow} != {str(world) for world in wide}
+
+
+def test_a_world_can_be_beyond_a_client_that_knows_its_limit():
+    # A bucket of one call refuses each that is early; arrivals vary by up to 0.1 s, and 8 calls are due in a second.
+    strict = World(1, "bucket", 8.0, 1.0, 1.0, 1, 0.5, (), 120)
+    assert not within_reach(strict)
+    assert within_reach(World(1, "bucket", 8.0, 1.0, 8.0, 1, 0.5, (), 120))
+
+
+def test_an_informed_client_sends_its_part_of_the_limit_of_the_moment():
+    world = World(1, "window", 40.0, 1.0, 1.0, 4, 0.05, (Step(90.0, 0.5),), 120)
+    client = Informed(world, 0.9)
+    assert client.value == pytest.approx(9.0)
+    client.sent(90 * SECOND)
+    assert client.value == pytest.approx(4.5)
 
 
 def test_aws_steps_down_to_seven_tenths_and_climbs_back_to_the_last_maximum():

@@ -70,8 +70,8 @@ Before the first refusal there is no ceiling, and the rate doubles each `DOUBLIN
 Worked example, a hidden window of 100 in a second, answers after 50 ms, start 10/s: the rate doubles until it is
 refused at 121/s, four times in one round trip; that is one step, to 85/s, with a ceiling of 91/s. It climbs for 2 s,
 passes the ceiling, doubles, and is refused at 112/s: 91/s, with a ceiling of 97/s. It is refused some times from 102/s
-to 99/s, on the way up to a ceiling that is a little too high. From then on it is refused near the ceiling: the period is
-4 s, then 8, then 10, and the rate is between 95/s and 100/s. 98 % of the limit are used, 1 call of 1200 is refused.
+to 99/s, on the way up to a ceiling that is a little too high. From then on it is refused near the ceiling: the period
+is 4 s, then 8, then 10, and the rate is between 95/s and 100/s. 98 % of the limit are used, 1 call of 1200 is refused.
 
 Numbers are floats, as a rate that is found by trial has no exact value. Time is an integer of nanoseconds, and comes as
 an argument. The memory is some thirty numbers, whatever happens.

@@ -1,14 +1,14 @@
-"""`python -m headway.lab.adaptive worlds [--count N]`: `Adaptive` beside AWS's algorithm and AIMD."""
+"""`python -m headway.lab.adaptive worlds [--count N] [--family wide]`: `Adaptive` beside AWS's algorithm and AIMD."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
+from headway.lab.adaptive.informed import LEAST_USED, MOST_REFUSED, meets, within_reach
 from headway.lab.adaptive.opponents import CONTENDERS
-from headway.lab.adaptive.worlds import CLIENTS, Score, draw, play
+from headway.lab.adaptive.worlds import CLIENTS, FAMILIES, Score, draw, play
 
-MOST_REFUSED, LEAST_USED = 0.02, 0.9
 OWN, RIVAL = "headway", "AWS"
 
 Row = dict[str, Score]
@@ -17,11 +17,6 @@ Row = dict[str, Score]
 def say(line: object) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def meets(score: Score) -> bool:
-    """Whether a score meets the bar: so much used, so little refused."""
-    return score.used >= LEAST_USED and score.refusals <= MOST_REFUSED
 
 
 def summary(rows: list[Row]) -> list[str]:
@@ -52,19 +47,27 @@ def _mean(numbers: list[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def worlds(count: int, first: int = 0) -> bool:
+def worlds(count: int, first: int = 0, family: str = "narrow") -> bool:
     """Print each world and the summary; whether the means meet the bar and are better than the rival's in both."""
     rows = []
+    beyond = 0
     for seed in range(first, first + count):
-        world = draw(seed)
+        world = draw(seed, family)
         row = {name: play(world, make) for name, make in CONTENDERS.items()}
         rows.append(row)
         figures = "  ".join(
             f"{name} {score.used:.1%}, {score.refusals:.2%} refused" for name, score in row.items()
         )
-        say(f"{world}\n    {figures}{'' if meets(row[OWN]) else '   below the bar'}")
+        verdict = ""
+        if not meets(row[OWN]):
+            reachable = within_reach(world)
+            beyond += not reachable
+            verdict = "   below the bar" + ("" if reachable else ", as is a client that knows the limit")
+        say(f"{world}\n    {figures}{verdict}")
     for line in summary(rows):
         say(line)
+    if beyond:
+        say(f"of those that {OWN} misses, {beyond} are missed by a client that knows the limit, too")
     own, rival = ([row[name] for row in rows] for name in (OWN, RIVAL))
     used, refused = _mean([score.used for score in own]), _mean([score.refusals for score in own])
     better = used > _mean([score.used for score in rival]) and refused < _mean(
@@ -78,8 +81,9 @@ def main() -> int:
     parser.add_argument("what", nargs="?", choices=["worlds"], default="worlds")
     parser.add_argument("--count", type=int, default=36, help="how many worlds")
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
+    parser.add_argument("--family", choices=[*FAMILIES], default="narrow", help="how far the limits change")
     given = parser.parse_args()
-    return 0 if worlds(given.count, given.seed) else 1
+    return 0 if worlds(given.count, given.seed, given.family) else 1
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ def draw_scores(scores: Mapping[str, Score]) -> str:
     world = rows[0][1].world
     height = HEAD + ROW * len(rows) + 16
     clients = "1 client" if world.clients == 1 else f"{world.clients} clients"
-    title = f"a hidden limit of {world.rate:.0f}/s ({world.kind}), {clients}, {world.latency * 1000:.0f} ms"
+    kind = f"a window of {world.per:g} s" if world.kind == "window" else f"a bucket of {world.burst:.3g}"
+    title = f"a hidden limit of {world.rate:.3g}/s ({kind}), {clients}, answers after {world.latency * 1000:.0f} ms"
     parts = [
         *opening(title, WIDTH, height),
         text(LEFT, 22, f"Which client finds the limit? {title[0].upper()}{title[1:]}", 15),
@@ -71,7 +72,7 @@ def _row(name: str, score: Score, top: int, tallest: float) -> list[str]:
         f'<path d="{"".join(line)}" stroke="{INK}" stroke-width="1.2" fill="none"/>',
     ]
     top_rate = score.world.rate
-    parts.append(text(LEFT - 6, floor - top_rate * scale + 4, f"{top_rate:.0f}/s", 10, FAINT, "end"))
+    parts.append(text(LEFT - 6, floor - top_rate * scale + 4, f"{top_rate:.3g}/s", 10, FAINT, "end"))
     parts += [
         text(x(second), floor + 13, f"{second} s", 10, FAINT, "middle")
         for second in range(0, seconds + 1, 60)

@@ -25,9 +25,27 @@ from headway.lab.adaptive.opponents import Controller
 WARM_UP = 60
 SECONDS = 360
 CLIENTS = (1, 4, 16)
-CHANGES = (0.5, 0.7, 1.5, 2.0)
-LEAST_RATE, LEAST_CALLS = 2.0, 8.0
-"""What each client has of the hidden limit at least, in a second and in a window: of fewer calls it learns nothing."""
+
+
+class Family(NamedTuple):
+    """Worlds of one kind.
+
+    `changes` are the factors by which the hidden limit changes. Each client has at least `least_rate` of it in a
+    second, and `least_calls` in a window. The calls per second of a client are drawn from 10 to the `slowest` on.
+    """
+
+    changes: tuple[float, ...]
+    least_rate: float
+    least_calls: float
+    slowest: float
+
+
+FAMILIES = {
+    # Of fewer calls a client learns little within a minute. The constants of the core were chosen in such worlds.
+    "narrow": Family((0.5, 0.7, 1.5, 2.0), 2.0, 8.0, 0.7),
+    # AWS's algorithm never sends less than 0.5/s.
+    "wide": Family((0.1, 0.25, 0.5, 0.7, 1.5, 2.0, 4.0, 10.0), 0.5, 1.0, -0.3),
+}
 
 
 class Step(NamedTuple):
@@ -72,17 +90,18 @@ class World:
         return sum((after - before) * self.allowed(before) for before, after in pairwise(edges))
 
     def __str__(self) -> str:
-        what = f"window {self.per:g} s" if self.kind == "window" else f"bucket of {self.burst:g}"
+        what = f"window {self.per:g} s" if self.kind == "window" else f"bucket of {self.burst:.3g}"
         changes = ", ".join(f"x{step.factor:.2f} at {step.at:.0f} s" for step in self.steps) or "no change"
+        clients = "1 client" if self.clients == 1 else f"{self.clients} clients"
         return (
-            f"world {self.seed}: {self.rate:.0f}/s, {what}, {self.clients} clients, "
+            f"world {self.seed}: {self.rate:.3g}/s, {what}, {clients}, "
             f"{self.latency * 1000:.0f} ms, {changes}"
         )
 
 
-def draw(seed: int) -> World:
-    """The world of a seed."""
-    random = Random(seed)
+def draw(seed: int, name: str = "narrow") -> World:
+    """The world of a seed, in one of the `FAMILIES`."""
+    random, family = Random(seed), FAMILIES[name]
     clients = CLIENTS[seed % 3]
     kind = "window" if seed // 3 % 2 == 0 else "bucket"
     per = random.choice([1.0, 1.0, 2.0, 5.0, 10.0])
@@ -90,11 +109,11 @@ def draw(seed: int) -> World:
     steps, at, factor = [], 60.0, 1.0
     for _ in range(random.choice([0, 1, 1, 2])):
         at += random.uniform(60, 120)
-        factor *= random.choice(CHANGES)
+        factor *= random.choice(family.changes)
         steps.append(Step(at, factor))
     lowest = min([1.0, *(step.factor for step in steps)])
-    rate = clients * 10 ** random.uniform(0.7, 2.0 if clients < 16 else 1.5)
-    rate = max(rate, LEAST_CALLS * clients / per / lowest, LEAST_RATE * clients / lowest)
+    rate = clients * 10 ** random.uniform(family.slowest, 2.0 if clients < 16 else 1.5)
+    rate = max(rate, family.least_calls * clients / per / lowest, family.least_rate * clients / lowest)
     burst = max(float(clients), rate * random.choice([0.1, 0.5, 1.0, 2.0]))
     return World(seed, kind, rate, per, burst, clients, latency, tuple(steps), SECONDS)
 
