@@ -15,14 +15,27 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from headway.core.ledger import FOREVER
 from headway.core.limits import Bucket, Concurrency, Limit, Spacing
 from headway.core.unlimited import Unlimited
+
+try:
+    import cython
+except ImportError:
+    from headway import _cython as cython
 
 SECOND: Final = 1_000_000_000
 MOST: Final = 10**15 - 1
 """The largest integer of a structured field (RFC 9651)."""
 KEPT: Final = 1024
 """How many limits have their texts kept. A function that makes overrides may make limits without end."""
+
+# C integers where this file is compiled.
+_SECOND = SECOND
+_MOST = MOST
+_FOREVER = FOREVER
+# Up to here a float has every nanosecond, so that integers and floats are rounded up to the same second.
+_EXACT = 1 << 53
 
 
 class LimitTexts:
@@ -31,6 +44,7 @@ class LimitTexts:
     __slots__ = (
         "capacity",
         "capacity_pair",
+        "limit",
         "limits",
         "lines",
         "name",
@@ -41,7 +55,7 @@ class LimitTexts:
     )
 
     def __init__(self, limits: tuple[Limit, ...], index: int) -> None:
-        limit = limits[index]
+        limit = self.limit = limits[index]
         # They are kept, so that no other limit gets their identity while the texts are.
         self.limits = limits
         self.text = str(limit)
@@ -60,6 +74,7 @@ class LimitTexts:
 
 
 _single: dict[int, LimitTexts] = {}
+_latest: LimitTexts | None = None
 _several: dict[tuple[int, ...], LimitTexts] = {}
 
 
@@ -70,11 +85,16 @@ def texts_of(limit: Limit) -> LimitTexts:
     >>> texts_of(Window(2, per=60)).policies
     '"window-0";q=2;w=60'
     """
+    global _latest  # mostly it is the same limit again
+    found = _latest
+    if found is not None and found.limit is limit:
+        return found
     found = _single.get(id(limit))
     if found is None:
         if len(_single) >= KEPT:
             _single.clear()
         found = _single[id(limit)] = LimitTexts((limit,), 0)
+    _latest = found
     return found
 
 
@@ -116,6 +136,18 @@ def until(retry_after: float, reset_after: float) -> int:
     return -1 if wait == math.inf else min(math.ceil(wait), MOST)
 
 
+def until_of_ns(wait: int, reset: int) -> int:
+    """The same of nanoseconds, without floats where they would say the same.
+
+    >>> until_of_ns(0, 59_200_000_000), until_of_ns(1_500_000_000, 60_000_000_000), until_of_ns(FOREVER, 0)
+    (60, 2, -1)
+    """
+    ns = wait if wait > 0 else reset
+    if ns < _EXACT:
+        return -(-ns // _SECOND)
+    return -1 if ns >= _FOREVER else until(0.0, ns / SECOND)
+
+
 def as_mapping(texts: LimitTexts, left: int, retry: float, reset: float, denied: bool) -> dict[str, str]:
     """The headers by the names that people write."""
     t = until(retry, reset)
@@ -143,17 +175,31 @@ def as_pairs(
     [(b'ratelimit', b'"window-0";r=1;t=60'), (b'ratelimit-policy', b'"window-0";q=2;w=60')]
     """
     t = until(retry, reset)
-    r = min(MOST, left)
-    if t < 0:
-        pairs = [(b"ratelimit", b"%b;r=%d" % (texts.ratelimit, r)), texts.policy_pair]
+    pairs = pairs_until(texts, left, t, legacy)
+    if denied and retry > 0 and t >= 0:
+        pairs.append((b"retry-after", b"%d" % t))
+    return pairs
+
+
+def pairs_until(texts: LimitTexts, left: int, t: int, legacy: bool) -> list[tuple[bytes, bytes]]:
+    """What a grant tells, where `t` is known already.
+
+    >>> from headway import Window
+    >>> pairs_until(texts_of(Window(2, per=60)), 1, 60, False)[0]
+    (b'ratelimit', b'"window-0";r=1;t=60')
+    """
+    r = min(_MOST, left)
+    if cython.compiled and r >= 0:
+        value = written(texts.ratelimit, r, t)  # type: ignore[name-defined] # noqa: F821 - in limit_headers.pxd
+    elif t < 0:
+        value = b"%b;r=%d" % (texts.ratelimit, r)
     else:
-        pairs = [(b"ratelimit", b"%b;r=%d;t=%d" % (texts.ratelimit, r, t)), texts.policy_pair]
+        value = b"%b;r=%d;t=%d" % (texts.ratelimit, r, t)
+    pairs = [(b"ratelimit", value), texts.policy_pair]
     if legacy:
         pairs += (texts.capacity_pair, (b"x-ratelimit-remaining", b"%d" % left))
         if t >= 0:
             pairs.append((b"x-ratelimit-reset", b"%d" % t))
-    if denied and retry > 0 and t >= 0:
-        pairs.append((b"retry-after", b"%d" % t))
     return pairs
 
 

@@ -18,6 +18,7 @@ from headway.testing import ManualClock
 from service.serving import serving
 from waiting import NEVER
 
+pytestmark = pytest.mark.both_forms
 CLIENT = ("203.0.113.7", 50000)
 
 
@@ -171,6 +172,64 @@ def test_of_two_middlewares_the_inner_one_tells_its_limit():
     names = [name for name, _ in sent[0]["headers"]]
     assert sorted(names) == [b"ratelimit", b"ratelimit-policy", b"x-own"]
     assert dict(sent[0]["headers"])[b"ratelimit-policy"] == b'"window-0";q=5;w=60'
+
+
+def test_what_is_around_may_change_the_headers_of_an_answer_without_changing_the_next_one():
+    started = {"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]}
+
+    async def same(scope, receive, send):
+        await send(started)
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    limited = RateLimit(same, "2/minute", clock=ManualClock())
+
+    async def around(scope, receive, send):
+        async def marking(message):
+            if "headers" in message:
+                message["headers"].append((b"x-mark", b"1"))
+            message["seen"] = True
+            await send(message)
+
+        await limited(scope, receive, marking)
+
+    def names():
+        sent = []
+
+        async def keep(message):
+            sent.append(message)
+
+        scope = {"type": "http", "path": "/", "client": CLIENT, "headers": []}
+        asyncio.run(around(scope, None, keep))
+        return sent[0]["status"], [name for name, _ in sent[0]["headers"]]
+
+    told = [b"ratelimit", b"ratelimit-policy"]
+    assert [names() for _ in range(2)] == [(200, [b"x-own", *told, b"x-mark"])] * 2
+    refused = [*told, b"retry-after", b"content-type", b"content-length", b"x-mark"]
+    assert [names() for _ in range(3)] == [(429, refused)] * 3
+    assert started == {"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]}
+
+
+def test_refusals_of_the_same_limit_follow_its_seconds_and_those_of_others_theirs():
+    clock = ManualClock()
+    app = RateLimit(
+        plain,
+        lambda scope: "1/minute" if scope["path"] == "/" else "1/hour",
+        legacy_headers=True,
+        clock=clock,
+    )
+    assert [ask(app, path)[0] for path in ("/", "/201")] == [200, 201]
+    found = []
+    for _ in range(3):
+        for path in ("/", "/201"):
+            status, headers, body = ask(app, path)
+            found.append((status, headers["retry-after"], headers["x-ratelimit-reset"]))
+            assert f"retry after {headers['retry-after']} s" in json.loads(body)["detail"]
+        clock.advance(0.5)
+    seconds = ["60", "3600", "60", "3600", "59", "3599"]
+    assert found == [(429, second, second) for second in seconds]
+    assert ask(app)[1]["retry-after"] == "59"
+    clock.advance(30)
+    assert ask(app)[1]["retry-after"] == "29"
 
 
 def test_tiers_have_limits_of_their_own():

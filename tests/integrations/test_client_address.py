@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway import InvalidArgument
-from headway.integrations.client_address import ClientAddress, parse
+from headway.integrations.client_address import MAX_CACHED, ClientAddress, parse
 
+pytestmark = pytest.mark.both_forms
 TRUSTED = ("10.0.0.0/8", "fd00::/8")
 CLIENT, OTHER = "203.0.113.7", "198.51.100.9"
 
@@ -93,6 +94,15 @@ def test_the_other_header_is_not_looked_at():
 
 def test_an_ipv6_client_may_be_told_apart_to_the_bit():
     assert ClientAddress(ipv6_prefix=128).of("2001:db8::1", []) == "2001:db8::1"
+
+
+def test_more_clients_than_are_kept_are_told_apart_all_the_same():
+    address = ClientAddress()
+    peers = [f"10.{n >> 8}.{n & 255}.1" for n in range(2 * MAX_CACHED + 1)]
+    for _ in range(2):
+        assert [address.of_scope({"client": (peer, 1)}) for peer in peers] == peers
+        assert address.of_scope({"client": None}) is None
+        assert address.of_scope({"client": ("no address", 1)}) is None
 
 
 @given(st.text(max_size=120))

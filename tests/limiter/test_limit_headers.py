@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from headway import Limiter, limit_headers
 from headway.core.limits import Bucket, Concurrency, FixedWindow, Limit, Spacing, Window
 from headway.core.unlimited import Unlimited
-from headway.status import Snapshot, rows_block, rows_pairs, status_of
+from headway.status import Snapshot, rows_block, rows_pairs, seconds, status_of
+from headway.testing import ManualClock
 
 pytestmark = pytest.mark.both_forms
 
@@ -72,6 +73,31 @@ def test_the_times_agree_with_the_status(found: Snapshot, denied: bool) -> None:
     assert reset - 1 < wait <= reset
     assert headers["RateLimit"].endswith(f";t={reset}")
     assert headers.get("Retry-After") == (str(reset) if denied and status.retry_after else None)
+
+
+@given(*[st.one_of(times, st.integers(0, FOREVER), st.integers((1 << 53) - 2, (1 << 53) + 2))] * 2)
+def test_whole_seconds_of_nanoseconds_are_those_of_seconds(wait: int, reset: int) -> None:
+    assert limit_headers.until_of_ns(wait, reset) == limit_headers.until(seconds(wait), seconds(reset))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize(
+    "limit",
+    ["5/minute", "3 concurrent", "60/minute burst 2", "5/minute; 100/hour", "1/hour", "1000000000000/s"],
+)
+def test_the_headers_of_a_permit_are_those_of_its_status(limit: str, legacy: bool) -> None:
+    clock = ManualClock()
+    limiter = Limiter(limit, remote=False, clock=clock)
+    for _ in range(3):
+        permit = limiter.try_acquire("alice")
+        if permit:
+            clock.advance(0.3)
+            assert permit._pairs(legacy) == permit.status.header_pairs(legacy=legacy)
+            limiter.pause(1000, "alice")
+            assert permit._pairs(legacy) == permit.status.header_pairs(legacy=legacy)
+            limiter.pause(0, "alice")
+            permit.complete()
+            assert permit._pairs(legacy) == permit.status.header_pairs(legacy=legacy)
 
 
 def test_texts_are_kept_for_a_bounded_number_of_limits() -> None:

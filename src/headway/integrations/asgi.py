@@ -11,24 +11,17 @@ the same key: a message that comes too early waits, and the client with it, or e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
-from headway import Permit
 from headway.errors import EngineUnavailable, InvalidArgument, RateLimited
+from headway.integrations.asgi_request import TOO_MANY, TRY_LATER, Admitted, begin, begun
 from headway.integrations.client_address import ClientAddress
 from headway.integrations.inbound import Ban, Inbound, Limits, OneLimit, limiter_of
-from headway.integrations.refusals import Refusal
 from headway.limiter.request_input import Cost
 
 __all__ = ["RateLimit"]
 
 Scope = Any
-PERMIT: Final = "headway.permit"
-"""Where the application finds the request's permit in its scope, to settle it for instance."""
-TOO_MANY: Final = 1008
-"""The code that a WebSocket is closed with: a policy was violated."""
-TRY_LATER: Final = 1013
-"""The code that a WebSocket is closed with when the limit is not known."""
 
 
 class RateLimit:
@@ -79,56 +72,38 @@ class RateLimit:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         kind = scope["type"]
-        if kind not in ("http", "websocket"):
+        if kind != "http" and kind != "websocket":
             await self._app(scope, receive, send)
             return
-        inbound, found = self._inbound, None
-        limiter = inbound.limiter_for(scope)
-        if limiter is not None:
-            if limiter._shared is None:
-                found = inbound.take(limiter, scope)  # in memory there is nothing to wait for
-            else:
-                found = await inbound.take_async(limiter, scope)
-        if isinstance(found, Refusal):
-            await refuse(found, scope, send)
-        elif kind == "websocket":
-            await self._websocket(found, scope, receive, send)
+        found = begin(self._inbound, scope, send)
+        what = type(found)
+        if what is not Admitted and what is not tuple and found is not None:
+            # Its limiter is on a shared engine, which has to be waited for.
+            found = begun(self._inbound, await self._inbound.take_async(found, scope), scope, send)
+            what = type(found)
+        if what is tuple:
+            for message in found:
+                await send(message)
         elif found is None:
-            await self._app(scope, receive, send)
-        else:
-            scope[PERMIT] = found
-            try:
-                await self._app(scope, receive, self._sending(found, send))
-            finally:
-                if found.ended is None:
-                    found.complete()
-
-    def _sending(self, permit: Permit, send: Any) -> Any:
-        """`send` for the application: the start of a response ends what it is not charged for, or gets headers."""
-        inbound = self._inbound
-        deduct_when = inbound.deduct_when
-
-        def sending(message: Any) -> Any:
-            if message["type"] == "http.response.start":
-                if deduct_when is not None and not deduct_when(message["status"]):
-                    if permit.ended is None:
-                        permit.cancel()
-                elif inbound.headers:
-                    message = with_headers(message, inbound.lines_of(permit))
-            return send(message)
-
-        return sending if inbound.headers or deduct_when is not None else send
-
-    async def _websocket(self, permit: Permit | None, scope: Scope, receive: Any, send: Any) -> None:
-        try:
-            if self._messages is None:
+            if kind == "http":
                 await self._app(scope, receive, send)
             else:
-                connection = Connection(self._messages, self._key(scope), self._waits, receive, send)
-                await self._app(scope, connection.receive, connection.send)
-        finally:
-            if permit is not None and permit.ended is None:
-                permit.complete()
+                await self._websocket(scope, receive, send)
+        else:
+            try:
+                if kind == "http":
+                    await self._app(scope, receive, found)
+                else:
+                    await self._websocket(scope, receive, send)
+            finally:
+                found.end()
+
+    async def _websocket(self, scope: Scope, receive: Any, send: Any) -> None:
+        if self._messages is None:
+            await self._app(scope, receive, send)
+        else:
+            connection = Connection(self._messages, self._key(scope), self._waits, receive, send)
+            await self._app(scope, connection.receive, connection.send)
 
 
 class Connection:
@@ -172,26 +147,3 @@ class Connection:
         """What the application sends; nothing more once the connection was closed here."""
         if not self._closed:
             await self._send(message)
-
-
-def with_headers(message: Any, told: list[tuple[bytes, bytes]]) -> Any:
-    """The start of a response with these headers, unless a limit within the application has told its own."""
-    headers = [*message.get("headers", ())]
-    for name, _ in headers:
-        if name == b"ratelimit":
-            return message
-    headers += told
-    return {**message, "headers": headers}
-
-
-async def refuse(refusal: Refusal, scope: Scope, send: Any) -> None:
-    """Answer a request that is not admitted; a WebSocket that the server cannot answer is closed."""
-    prefix = "http"
-    if scope["type"] == "websocket":
-        if "websocket.http.response" not in (scope.get("extensions") or {}):
-            code = TOO_MANY if refusal.status == 429 else TRY_LATER
-            await send({"type": "websocket.close", "code": code, "reason": ""})
-            return
-        prefix = "websocket.http"
-    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": refusal.lines})
-    await send({"type": f"{prefix}.response.body", "body": refusal.body})

@@ -62,7 +62,9 @@ class ClientAddress:
         self._header_name = self.header.encode()
         self.trusts = bool(self._trusted) or self._unix
         """Whether the header is looked at."""
-        self._of = functools.lru_cache(MAX_CACHED)(self._find)  # a client comes again
+        # A client comes again.
+        self._of = functools.lru_cache(MAX_CACHED)(self._find)
+        self._peers: dict[str | None, str | None] = {}
 
     def of(self, peer: str | None, values: Sequence[str]) -> str | None:
         """The client, by the connection's peer (None: a unix socket) and the header's values; None: not known."""
@@ -92,11 +94,21 @@ class ClientAddress:
         client = scope.get("client")
         peer = client[0] if client else None
         if not self.trusts:
-            return self._of(peer, ())
+            return self._of_peer(peer)
         name = self._header_name
         return self._of(
             peer, tuple(value.decode("latin-1") for key, value in scope["headers"] if key == name)
         )
+
+    def _of_peer(self, peer: str | None) -> str | None:
+        """The client of a connection, where no header is looked at."""
+        peers = self._peers
+        if peer in peers:
+            return peers[peer]
+        if len(peers) >= MAX_CACHED:
+            peers = self._peers = {}  # another thread may be looking at the old one
+        found = peers[peer] = self._find(peer, ())
+        return found
 
     def of_environ(self, environ: Any) -> str | None:
         """The client of a WSGI environment."""

@@ -27,7 +27,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from headway import InvalidUse, Permit
-from headway.integrations.asgi import TOO_MANY, TRY_LATER, with_headers
+from headway.integrations.asgi_request import TOO_MANY, TRY_LATER, with_headers
 from headway.integrations.charges import Charges
 from headway.integrations.client_address import ClientAddress
 from headway.integrations.inbound import Ban, Inbound, Limits

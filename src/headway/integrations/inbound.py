@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from headway import Denied, EngineUnavailable, InvalidArgument, Limiter, Permit, Status
+from headway import EngineUnavailable, InvalidArgument, Limiter, Permit, Status
 from headway.core.limits import Limit
+from headway.denied import Denied
 from headway.integrations.refusals import LEGACY, Refusal, Refusals, too_costly, unavailable
 from headway.limiter.request_input import Cost
-from headway.status import rows_pairs
 
 OneLimit = str | Limit | Limiter | None
 """None: not limited."""
@@ -31,6 +31,9 @@ Ban = tuple[str | Limit, float]
 
 MAX_LIMITS: Final = 1000
 """How many different limits a function may name: each has ledgers of its own."""
+
+# There is one object for each small integer; see `headway.limiter.local`.
+_ONE = 1
 
 
 class Admission(NamedTuple):
@@ -118,7 +121,7 @@ class Inbound:
             stand_in = limiter._shared.stand_in()
         except EngineUnavailable:
             return Admission(refusal=unavailable(), away=True)
-        return self._admission(limiter, self.take(stand_in, request, bans=False), away)
+        return self._admission(limiter, self.take(stand_in, request, False), away)
 
     async def admit_async(self, request: Any, *, away: bool = False) -> Admission:
         """Decide a request, for a task."""
@@ -137,25 +140,26 @@ class Inbound:
         shared = limiter._shared
         return Admission(found, None, away or (shared is not None and shared.decided_without_engine(found)))
 
-    def take(self, limiter: Limiter, request: Any, *, bans: bool = True) -> Permit | Refusal | None:
+    def take(self, limiter: Limiter, request: Any, bans: bool = True) -> Permit | Refusal | None:
         """Ask this limiter, for a thread; None: it costs nothing. Without `bans`, a refusal is not counted."""
         key, cost = self._key(request), self._cost
-        if callable(cost):
-            cost = cost(request)
-        if cost == 0:
-            return None
+        if cost is not _ONE:
+            if callable(cost):
+                cost = cost(request)
+            if cost == 0:
+                return None
         try:
-            found = limiter.try_acquire(key, cost=cost)
-            if found:
+            found = limiter._try(key, cost)
+            if not isinstance(found, Denied):
                 return found
             if bans and self._bans is not None and self._bans.exceeded(limiter, found):
                 limiter.pause(self._bans.seconds, key)
-                found = limiter.try_acquire(key, cost=cost)
+                found = limiter._try(key, cost)
         except EngineUnavailable:
             return unavailable()
         except InvalidArgument as error:
             return self._too_costly(limiter, cost, error)
-        return found or self._refusals.of(found)
+        return self._refusals.of(found) if isinstance(found, Denied) else found
 
     async def take_async(self, limiter: Limiter, request: Any) -> Permit | Refusal | None:
         """Ask this limiter, for a task."""
@@ -181,11 +185,6 @@ class Inbound:
         return too_costly(error)
 
     # -- answers -----------------------------------------------------------------------------------------
-
-    def lines_of(self, permit: Permit) -> list[tuple[bytes, bytes]]:
-        """The headers that tell of the limit after a grant, as ASGI has them."""
-        rows = permit._rows()
-        return rows_pairs(rows, legacy=self.legacy_headers) if rows else []
 
     def status_of(self, permit: Permit) -> Status | None:
         """How the limit stands after a grant; None: it is not to be told, or the engine is away."""

@@ -10,12 +10,22 @@ Under attack most answers are refusals, and those of a limit differ only in thei
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from headway import Denied, HeadwayError
+from headway import HeadwayError
 from headway.core.limits import Limit
-from headway.limit_headers import LimitTexts, as_mapping, texts_of, until
+from headway.denied import Denied
+from headway.limit_headers import LimitTexts, as_mapping, texts_of
 from headway.status import seconds
+
+try:
+    import cython
+except ImportError:
+    from headway import _cython as cython
+
+if not cython.compiled:
+    # The compiled form has it from refusals.pxd, as a C function.
+    from headway.limit_headers import until_of_ns
 
 QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 REDUCED_CAPACITY: Final = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
@@ -26,14 +36,27 @@ ENGINE_RETRY: Final = 1
 KEPT: Final = 512
 
 
-class Refusal(NamedTuple):
+class Refusal:
     """An answer: its status, its headers (also as ASGI has them), its body as a mapping and as bytes."""
 
-    status: int
-    headers: dict[str, str]
-    lines: list[tuple[bytes, bytes]]
-    problem: dict[str, Any]
-    body: bytes
+    __slots__ = ("body", "headers", "limit", "lines", "problem", "status", "until")
+
+    def __init__(
+        self,
+        status: int,
+        headers: dict[str, str],
+        lines: list[tuple[bytes, bytes]],
+        problem: dict[str, Any],
+        body: bytes,
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self.lines = lines
+        self.problem = problem
+        self.body = body
+        # Of which limit it tells that it stands so until then; it keeps the limit, so that no other gets its identity.
+        self.limit: Limit | None = None
+        self.until = -1
 
     @property
     def reason(self) -> str:
@@ -54,30 +77,42 @@ class Refusal(NamedTuple):
 class Refusals:
     """The answers to requests above their limits; `headers` and `legacy` say what they tell of the limit."""
 
-    __slots__ = ("_headers", "_kept", "_legacy")
+    __slots__ = ("_headers", "_kept", "_last", "_legacy")
 
     def __init__(self, headers: bool, legacy: bool) -> None:
         self._headers = headers
         self._legacy = legacy
-        self._kept: dict[tuple[int, int, int, str], tuple[Limit, Refusal]] = {}
+        self._kept: dict[tuple[int, int, int, str], Refusal] = {}
+        # The latest one of a limit that decides alone: mostly the next one is the same.
+        self._last: Refusal | None = None
 
     def of(self, denied: Denied) -> Refusal:
         """The answer to a request for which there is no permit."""
+        if denied._snapshot is None:  # of one ledger, of which nothing remains
+            t = until_of_ns(denied._wait, denied._reset)
+            last = self._last
+            if last is None or last.limit is not denied._limit or last.until != t:
+                last = self._last = self._of_row(denied._limit, 0, denied._wait, denied._reset, denied.reason)
+            return last
         rows = denied._rows()
         if len(rows) != 1:
             status = denied.status
             left, retry, reset = status.remaining, status.retry_after, status.reset_after
             return self._build(status._texts(), left, retry, reset, denied.reason)
         limit, left, wait, rest, _, _, _ = rows[0]
-        retry, reset = seconds(wait), seconds(rest)
-        which = id(limit), left, until(retry, reset), denied.reason
+        return self._of_row(limit, left, wait, rest, denied.reason)
+
+    def _of_row(self, limit: Limit, left: int, wait: int, rest: int, reason: str) -> Refusal:
+        t = until_of_ns(wait, rest)
+        which = id(limit), left, t, reason
         found = self._kept.get(which)
         if found is None:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            # The limit is kept too, so that no other one gets its identity.
-            found = self._kept[which] = limit, self._build(texts_of(limit), left, retry, reset, denied.reason)
-        return found[1]
+            found = self._build(texts_of(limit), left, seconds(wait), seconds(rest), reason)
+            found.limit, found.until = limit, t
+            self._kept[which] = found
+        return found
 
     def _build(self, texts: LimitTexts, left: int, retry: float, reset: float, reason: str) -> Refusal:
         headers = as_mapping(texts, left, retry, reset, True)

@@ -41,6 +41,8 @@ cdef class LocalLimiter:
     cdef Permit _entered, _spare
     cdef public bint _closed, _plain
 
+    cdef _try(self, key, cost)
+
     cdef Permit _grant_quickly(self, key, cost, bint bracket)
 
     @cython.locals(store=MemoryStore)

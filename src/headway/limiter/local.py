@@ -130,6 +130,10 @@ class LocalLimiter:
         >>> bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("alice")), bool(limiter.try_acquire("bob"))
         (True, False, True)
         """
+        return self._try(key, cost)
+
+    def _try(self, key: Key, cost: Cost) -> Permit | Denied:
+        """The same without named arguments, for what is compiled too."""
         answer = self._decide_quickly(key, cost, False, True)
         if answer is not None:
             return answer  # type: ignore[no-any-return]

@@ -1,6 +1,7 @@
 cimport cython
 from headway.core.ledger cimport Ledger
 from headway.engines.memory.store cimport MemoryStore
+from headway.limit_headers cimport pairs_until, texts_of, until_of_ns
 
 
 cdef int _COMPLETE, _CANCEL, _ABANDON, _SETTLE, _HELD
@@ -33,6 +34,9 @@ cdef class Permit:
 
     @cython.locals(store=MemoryStore, now=cython.longlong)
     cpdef list _rows(self)
+
+    @cython.locals(store=MemoryStore, ledger=Ledger, now=cython.longlong)
+    cpdef list _pairs(self, bint legacy)
 
     cpdef _finish(self, error, answered=*, not_sent=*)
 

@@ -27,12 +27,16 @@ from headway.flows.drive import run, run_async
 from headway.flows.local import wait_for_slot
 from headway.limiter.request_input import settled_cost
 from headway.outcome import Outcome, outcome_of
-from headway.status import Snapshot, Status, status_of
+from headway.status import Snapshot, Status, rows_pairs, status_of
 
 try:
     import cython
 except ImportError:
     from headway import _cython as cython
+
+if not cython.compiled:
+    # The compiled form has them from permits.pxd, as C functions.
+    from headway.limit_headers import pairs_until, texts_of, until_of_ns
 
 if TYPE_CHECKING:
     from headway.clock import Clock
@@ -149,6 +153,25 @@ class Permit:
         for index, _, cost, _, _, key in self._claims:
             keys[index], costs[index] = key, cost
         return store.snapshot(tuple(keys), tuple(costs))
+
+    def _pairs(self, legacy: bool) -> list[tuple[bytes, bytes]]:
+        """The headers that a response to this grant gets; none where an engine would have to be asked for them.
+
+        They say what `_rows` would; where one ledger says all, they are written of it directly.
+        """
+        store: MemoryStore | None = self._store
+        if _ATOMIC and store is not None and self._claims is None and store.single_rule:
+            now = store.clock.now()
+            if store.uncontended:
+                ledger = store.first.peek(self._key)
+                return pairs_until(
+                    texts_of(ledger.get_rule().limit),
+                    ledger.remaining(now),
+                    until_of_ns(ledger.wait(now, self._cost), ledger.reset_after(now)),
+                    legacy,
+                )
+        rows = self._rows()
+        return rows_pairs(rows, legacy=legacy) if rows else []
 
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it, which it never is in memory."""

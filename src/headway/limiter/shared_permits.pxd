@@ -6,6 +6,7 @@ cdef class SharedPermit(Permit):
     cdef public object _asked, _decision, _limiter
 
     cpdef list _rows(self)
+    cpdef list _pairs(self, bint legacy)
 
 
 cdef class HeldSharedPermit(SharedPermit):

@@ -16,6 +16,7 @@ from headway.limiter.permits import ENTERED, HELD, Permit
 from headway.limiter.request_input import Key, settled_cost
 from headway.limiter.results import status
 from headway.outcome import Outcome, outcome_of
+from headway.status import rows_pairs
 
 if TYPE_CHECKING:
     from headway.engines.base import Decision
@@ -74,6 +75,11 @@ class SharedPermit(Permit):
     def _rows(self) -> Snapshot:
         """What each rule said with the grant; empty where the engine would have to be asked."""
         return self._decision.rows()
+
+    def _pairs(self, legacy: bool) -> list[tuple[bytes, bytes]]:
+        """The headers that a response to this grant gets; none where the engine would have to be asked for them."""
+        rows = self._decision.rows()
+        return rows_pairs(rows, legacy=legacy) if rows else []
 
     def check(self) -> None:
         """Raise `PermitExpired` if it is too late to spend it."""
