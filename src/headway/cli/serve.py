@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from headway.engines.uri import public
 from headway.printable import printable
 
 if TYPE_CHECKING:
+    from headway.service.envoy.rules import Rule
     from headway.service.service import Service
 
 DEFAULT_FILE = Path("headway.toml")
@@ -176,6 +178,9 @@ def greeting(url: str, service: Service) -> str:
         "",
     ]
     lines.append("Try, in another terminal:")
+    if service.envoy is not None:
+        for rule in service.envoy.service.config.rules()[:1]:
+            lines.append(f"  curl -s{token} --json {shlex.quote(asked_by_envoy(rule))} {url}/json")
     limit = names[0] if names else "demo"
     if not names:
         body = json.dumps({"limit": "3/minute"})
@@ -184,6 +189,18 @@ def greeting(url: str, service: Service) -> str:
     lines.append(f"  curl -s{token} --json '{body}' {url}/v1/acquire")
     lines.append(f"  curl -s{token} '{url}/v1/limits/{limit}/status?key=alice'")
     return "\n".join(lines)
+
+
+def asked_by_envoy(rule: Rule) -> str:
+    """What an Envoy would ask this rule, as JSON.
+
+    >>> from headway.service.envoy.rules import Rule
+    >>> from headway.service.envoy.messages import Entry
+    >>> asked_by_envoy(Rule("shop", (Entry("user"),), None))
+    '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "alice"}]}]}'
+    """
+    entries = [{"key": key, "value": value.replace("*", "1") or "alice"} for key, value in rule.path]
+    return json.dumps({"domain": rule.domain, "descriptors": [{"entries": entries}]})
 
 
 def shown_limit(text: str) -> str:

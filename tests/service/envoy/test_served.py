@@ -136,6 +136,18 @@ def test_json_and_grpc_share_limits_and_figures(tmp_path):
         assert 'headway_requests_total{path="/json",status="429"} 2.0' in figures
 
 
+@needs_program("curl", install="apt-get install curl")
+def test_the_line_that_it_prints_asks_a_rule(tmp_path):
+    rules = (
+        "domain: d'\ndescriptors:\n  - {key: plan, value: a*, descriptors: [{key: user, limit: 5/minute}]}\n"
+    )
+    (tmp_path / "limits.yaml").write_text(rules)
+    with served(tmp_path, CONFIG) as process:
+        line = re.findall(r"^  (curl .*/json)$", process.output, re.MULTILINE)[0]
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True, timeout=NEVER)
+        assert '"limitRemaining": 4' in done.stdout
+
+
 def test_without_rules_json_says_so(tmp_path):
     with served(tmp_path, '[server]\nengine = "memory://"\n') as process:
         assert post(process).kind == "no-rules"
