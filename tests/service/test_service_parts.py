@@ -127,6 +127,9 @@ def test_renewals_leave_no_entries_behind():
             other = table.add("calls", limiter.acquire(), 100)
             table.release(other, "complete")
         assert len(table._expiries) < 2000
+        for _ in range(5000):
+            table.renew(ids[0], 86400)
+        assert len(table._expiries) < 2000
         table.abandon_all()
 
     run(main())

@@ -186,13 +186,13 @@ class HeldPermits:
         if not self._held:
             self._expiries.clear()
             self._idle.set()
-        elif len(self._expiries) > 2 * len(self._held) + 1000:
-            # Renewals leave entries behind.
-            self._expiries = [(held.expires, id) for id, held in self._held.items()]
-            heapq.heapify(self._expiries)
 
     def _expire_at(self, expires: float, id: str) -> None:
         heapq.heappush(self._expiries, (expires, id))
+        if len(self._expiries) > 2 * len(self._held) + 1000:
+            # Ends and renewals leave entries behind, and a client may renew as fast as it can.
+            self._expiries = [(held.expires, id) for id, held in self._held.items()]
+            heapq.heapify(self._expiries)
         self._arm()
 
     def _arm(self) -> None:
