@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.service.virtual import problem, serve
 
+from headway import Once
 from headway.service.config import ConfigError
 from headway.service.server import summary
 
@@ -280,6 +281,22 @@ def test_a_bad_file_changes_nothing(after, message):
         assert await remaining(peer, "api") == 3
 
     serve(API + "[gates.orders]\nduration = 60\n", test)
+
+
+def test_a_gate_that_was_another_one_before_is_named_and_nothing_changes():
+    async def test(peer):
+        kept = Once(5, name="kept")
+        await kept.submit_async("pizza")
+        gates = "[gates.fresh]\nduration = 60\n[gates.kept]\nduration = 60\n"
+        with pytest.raises(
+            ConfigError, match=r"\[gates.kept\] cannot be opened: 'kept' is kept as 'only 5s'"
+        ):
+            await peer.service.reload('[limits.api]\nlimit = "9/minute"\n' + gates, {})
+        assert await remaining(peer, "api") == 2
+        assert peer.service.gates == {}
+        kept.close()
+
+    serve(API, test)
 
 
 def test_a_limit_is_not_changed_where_the_next_one_is_wrong():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, LimitMismatch
 from headway.once import Once
 from headway.service.acquire import Decider
 from headway.service.answers import RememberedAnswers
@@ -108,18 +108,25 @@ class Service:
         for _, after in found.gates.changed:
             problem = "cannot change while events are kept by it"
             raise ConfigError(self.file, f"gates.{after.name}", "", "", "another name to a new gate", problem)
-        opened = [
-            (gate.name, await asyncio.to_thread(open_gate, gate, self.engine)) for gate in found.gates.added
-        ]
+        opened: dict[str, Once] = {}
         try:
+            for gate in found.gates.added:
+                opened[gate.name] = await asyncio.to_thread(self._open_gate, gate)
             await self.limits.apply(found.limits, "file", self.file)
         except BaseException:
-            for _, gate in opened:
-                gate.close()
+            for one in opened.values():
+                one.close()
             raise
         self.gates.update(opened)
         for config in found.gates.removed:
             self.gates.pop(config.name).close()
+
+    def _open_gate(self, gate: GateConfig) -> Once:
+        try:
+            return open_gate(gate, self.engine)
+        except LimitMismatch as error:  # it was served before, and its events are remembered by what it was
+            table, accepted = f"gates.{gate.name}", "another name to a new gate, or what it was"
+            raise ConfigError(self.file, table, "", "", accepted, f"cannot be opened: {error}") from None
 
     async def check(self) -> None:
         """Raise unless it can serve: `EngineUnavailable`, or a `Problem` when it is about to end."""
