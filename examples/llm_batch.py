@@ -18,6 +18,7 @@ from typing import TextIO
 import httpx2
 import openai
 
+from headway import HeadwayError
 from headway.integrations.llm import AsyncTransport
 
 AT_ONCE = 64
@@ -39,7 +40,7 @@ async def answer(model: openai.AsyncOpenAI, prompt: str) -> dict[str, object]:
         reply = await model.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": prompt}], max_completion_tokens=300
         )
-    except openai.OpenAIError as error:
+    except (openai.OpenAIError, HeadwayError) as error:  # the remote, or the server of the limits
         return {"error": str(error)}
     return {
         "answer": reply.choices[0].message.content,

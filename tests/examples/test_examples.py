@@ -294,27 +294,39 @@ def test_the_lines_of_the_docs_for_stompjs_resume(browser, tmp_path):
 # -- language models ------------------------------------------------------------------------------------------
 
 
-def test_a_batch_of_prompts_is_answered_line_by_line(tmp_path):
-    prompts, answers = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
+def batch(folder, url, **settings):
+    """What the batch of 40 prompts wrote."""
+    prompts, answers = folder / "prompts.txt", folder / "answers.jsonl"
     prompts.write_text("".join(f"{'x ' * number}\n" for number in range(1, 41)))
-    with LanguageModels(20, 10_000, 0.5) as models:
-        ended = subprocess.run(
-            [sys.executable, EXAMPLES / "llm_batch.py", prompts, answers],
-            env={
-                **os.environ,
-                "OPENAI_API_KEY": "none",
-                "OPENAI_BASE_URL": f"{models.url}/v1",
-                "REQUESTS": "20/500ms",
-                "TOKENS": "10000/500ms",
-            },
-            capture_output=True,
-            text=True,
-            timeout=NEVER,
-            check=True,
-        )
-        figures = models.figures()
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / "llm_batch.py", prompts, answers],
+        env={
+            **os.environ,
+            "OPENAI_API_KEY": "none",
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "REQUESTS": "20/500ms",
+            "TOKENS": "10000/500ms",
+            **settings,
+        },
+        capture_output=True,
+        text=True,
+        timeout=NEVER,
+        check=True,
+    )
     assert ended.stdout == f"40 answers in {answers}\n"
-    lines = [json.loads(line) for line in answers.read_text().splitlines()]
+    return [json.loads(line) for line in answers.read_text().splitlines()]
+
+
+def test_a_batch_whose_limits_cannot_be_reached_says_so_in_each_line(tmp_path):
+    lines = batch(tmp_path, "http://127.0.0.1:1", HEADWAY_ENGINE="redis://127.0.0.1:1")
+    assert sorted(line["line"] for line in lines) == list(range(1, 41))
+    assert all("redis://127.0.0.1:1 is unavailable" in line["error"] for line in lines)
+
+
+def test_a_batch_of_prompts_is_answered_line_by_line(tmp_path):
+    with LanguageModels(20, 10_000, 0.5) as models:
+        lines = batch(tmp_path, models.url)
+        figures = models.figures()
     assert sorted(line["line"] for line in lines) == list(range(1, 41))
     assert {line["answer"] for line in lines} == {"y"}
     assert (figures["served"], figures["refused"]) == (40, 0)
