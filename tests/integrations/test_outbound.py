@@ -209,6 +209,18 @@ def test_a_call_is_sent_again_where_nothing_else_is_done_about_a_refusal(fake):
     assert limiter.try_acquire()  # it is not paused
 
 
+def test_a_refusal_that_asks_for_more_than_the_timeout_is_the_answer(fake):
+    assert fake("10/hour", 429, {"Retry-After": "30"}, retries=2, timeout=5) == 429
+    assert fake.sent == 1
+    assert [body.closed for body in fake.closed] == [False]
+
+
+def test_a_timeout_that_makes_no_sense_is_refused_before_anything_is_sent(fake):
+    with pytest.raises(InvalidArgument, match="timeout=-1"):
+        fake("10/hour", timeout=-1)
+    assert fake.sent == 0
+
+
 def test_an_unknown_profile_is_refused_before_anything_is_sent(fake):
     with pytest.raises(InvalidArgument, match="profile='nope' is not accepted"):
         fake("10/hour", profile="nope")

@@ -24,6 +24,7 @@ import ipaddress
 import logging
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 from headway import HeadwayError, InvalidArgument, Limiter, Permit
@@ -32,7 +33,7 @@ from headway.feedback import Feedback
 from headway.feedback.profiles import find
 from headway.limiter.feedback import hear
 from headway.limiter.hold import Hold
-from headway.limiter.request_input import Cost, Timeout
+from headway.limiter.request_input import Cost, Timeout, timeout_to_ns
 
 log = logging.getLogger("headway")
 
@@ -78,6 +79,8 @@ class Outbound:
         self.cost = cost
         self.settle = settle
         self.timeout = timeout
+        bound = None if timeout is ... else timeout_to_ns(timeout)
+        self.patience = inf if bound is None else bound
         self.retries = retries
         self.feedback = feedback
         self.follow = follow
@@ -181,8 +184,13 @@ class Call:
         return hear(response, self._outbound.profile, time.time()).said if self._outbound.retries else None
 
     def repeats(self, said: Feedback | None, status: int, method: str, *, replayable: bool) -> bool:
-        """Whether to send it again: it was refused, attempts are left, and no effect can happen twice."""
+        """Whether to send it again: it was refused, attempts are left, and no effect can happen twice.
+
+        A refusal that asks for more than `timeout` is the answer: to wait for it would only be another error.
+        """
         if said is None or not said.refused or self._sent > self._outbound.retries or not replayable:
+            return False
+        if said.wait is not None and self._outbound.patience < said.wait * 1e9:
             return False
         return status == NOT_SERVED or method.upper() in IDEMPOTENT
 
