@@ -251,7 +251,10 @@ def called(effort: Effort) -> Findings:
 
 @in_own_process()
 def outages(effort: Effort) -> Findings:
-    """How late the worst answer comes when the server of a middleware's limits was stopped, or killed."""
+    """How late the worst answer comes when the server of a middleware's limits was stopped, or killed.
+
+    What the asking thread waited for a core while other programs ran is in the note, and not in the figure.
+    """
     command = [sys.executable, "tests/integrations/outages.py", "--answers", "4" if effort.quick else "20"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -262,7 +265,9 @@ def outages(effort: Effort) -> Findings:
         if said["wrong"]:
             raise NotMeasured(f"{said['wrong']} answers were not what was configured")
         worst = max(said["late_ms"], key=said["late_ms"].get)
-        found.readings[f"away-{said['way']}"] = Reading(said["late_ms"][worst], note=f"of {worst}")
+        whole = max(said["with_waits_for_a_core_ms"].values())
+        note = f"of {worst}; {whole:.0f} ms with the waits for a core"
+        found.readings[f"away-{said['way']}"] = Reading(said["late_ms"][worst], note=note)
     return found
 
 

@@ -1,13 +1,17 @@
 """Applications whose limits are on a server that a test kills or stops: what they answer then, and how soon.
 
 `python tests/integrations/outages.py` prints, for each way in which a server is away and for each middleware, the
-worst time of so many answers above `engine_timeout`, in milliseconds (`make bench` states the bar).
+worst time of so many answers above `engine_timeout`, in milliseconds (`make bench` states the bar). Two things are no
+middleware's. The time for which the asking thread was ready to run while other programs had its core is told beside.
+The collector's walk through the modules of six frameworks takes 75 ms, so they are frozen before.
 """
 
 import argparse
 import asyncio
+import gc
 import json
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,10 +143,17 @@ def applications(url, engine_timeout):
         }
 
 
+def waited_for_core():
+    """Seconds that this thread was ready to run so far, and another one ran instead; 0 where no kernel tells."""
+    statistics = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+    return int(statistics.read_text().split()[1]) / 1e9 if statistics.exists() else 0.0
+
+
 def timed(ask):
-    begin = time.perf_counter()
+    before, begin = waited_for_core(), time.perf_counter()
     status = ask()
-    return SimpleNamespace(status=status, took=time.perf_counter() - begin)
+    took = time.perf_counter() - begin
+    return SimpleNamespace(status=status, took=took, waited=waited_for_core() - before)
 
 
 def main():
@@ -155,21 +166,27 @@ def main():
     for way in ("stopped", "killed"):
         with Server("valkey") as server, applications(server.url, given.engine_timeout) as apps:
             late: dict[str, float] = {}
+            whole: dict[str, float] = {}
             wrong = 0
             for ask in apps.values():
                 wrong += ask() != 200
+            gc.collect()
+            gc.freeze()
             server.stop() if way == "stopped" else server.kill()
             for (name, how), ask in apps.items():
                 for _ in range(given.answers):
                     answer = timed(ask)
                     wrong += answer.status != ANSWERS[how]
-                    late[name] = max(late.get(name, 0), answer.took - given.engine_timeout)
+                    above = answer.took - given.engine_timeout
+                    late[name] = max(late.get(name, 0), above - answer.waited)
+                    whole[name] = max(whole.get(name, 0), above)
             if way == "stopped":
                 server.cont()
             said = {
                 "way": way,
                 "wrong": wrong,
                 "late_ms": {name: 1e3 * worst for name, worst in late.items()},
+                "with_waits_for_a_core_ms": {name: 1e3 * worst for name, worst in whole.items()},
             }
             sys.stdout.write(json.dumps(said) + "\n")
             sys.stdout.flush()

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import threading
 import time
+from contextlib import suppress
 from struct import pack
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from tests.redis.cancellation import run
 from tests.redis.servers import eventually
 
-from headway import Limiter
+from headway import EngineUnavailable, Limiter
 from headway.engines.redis.client.batching import FEW, thread_batcher
 from headway.engines.redis.client.requests import Acquire, PollQueue, Release, Request, Withdraw
 from headway.engines.redis.engine import Engine
@@ -109,6 +111,38 @@ def test_a_loop_that_is_busy_for_longer_than_the_time_out_fails_no_call(valkey, 
         await asyncio.gather(*tasks)
 
     run(main())
+
+
+@pytest.mark.realtime
+def test_a_loop_that_is_busy_at_the_end_of_the_time_out_does_not_wait_for_another_one():
+    """A server that accepts and says nothing has had its time, although the loop was late to notice."""
+    tried = []
+
+    async def main(limiter):
+        task = asyncio.create_task(limiter.try_acquire_async())
+        await asyncio.sleep(1.9)
+        time.sleep(0.3)  # noqa: ASYNC251 - as a collector does that has much to look through
+        with pytest.raises(EngineUnavailable):
+            await task
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def accept():
+            with suppress(OSError):
+                while True:
+                    tried.append(listening.accept()[0])
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        port = listening.getsockname()[1]
+        limiter = Limiter("1/s", name="mute", engine=f"redis://127.0.0.1:{port}", engine_timeout=2)
+        run(main(limiter))
+        attempts = len(tried)
+        listening.shutdown(socket.SHUT_RDWR)
+    accepting.join(60)
+    for connection in tried:
+        connection.close()
+    assert attempts == 1
 
 
 @pytest.mark.realtime

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
+from headway.engines.redis.net.busy_time import BusyTime
 from headway.engines.redis.net.connections import (
     CONNECTION_ERRORS,
     NONSENSE,
@@ -225,24 +226,34 @@ class ServerPool:
             self.engine.prepare()
         again = 0
         while True:
-            connection = LoopConnection(self, loop)
-            connection.made_by = deadline
+            began, busy = loop.time(), BusyTime(loop)
             try:
-                await connection.open(timeout_ns / 1e9, deadline)
-                try:
-                    await self.engine.check_server_async(connection, deadline)
-                except BaseException:
-                    connection.close()
-                    raise
-                self._wires[loop, timeout_ns] = connection
-                self._ended = None
-                return connection
+                return await self._connected(loop, timeout_ns, deadline)
             except CONNECTION_ERRORS as error:
                 again += 1
-                if loop.time() < deadline + STALL or not is_timeout(error) or again > MOST_AGAIN:
+                late = loop.time() >= deadline + STALL and is_timeout(error)
+                # Where the loop could wait for most of the time, the server has had its time.
+                if not late or 2 * busy.seconds() < deadline - began or again > MOST_AGAIN:
                     raise self._unreachable(error) from error
                 # The loop was busy with something else, and not the server. On a busy machine that may be so each time.
                 deadline = loop.time() + timeout_ns / 1e9
+            finally:
+                busy.end()
+
+    async def _connected(
+        self, loop: asyncio.AbstractEventLoop, timeout_ns: int, deadline: float
+    ) -> LoopConnection:
+        connection = LoopConnection(self, loop)
+        connection.made_by = deadline
+        await connection.open(timeout_ns / 1e9, deadline)
+        try:
+            await self.engine.check_server_async(connection, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        self._wires[loop, timeout_ns] = connection
+        self._ended = None
+        return connection
 
     def close(self) -> None:
         """Close what is not in use; a loop's connection is closed by its loop."""
