@@ -309,6 +309,29 @@ def test_a_page_from_elsewhere_may_not(client, origin):
     assert (reply.status, reply.kind) == (403, "wrong-origin")
 
 
+def test_a_page_of_an_allowed_origin_may_call_and_read_the_answer():
+    """A browser asks before it sends JSON or a token, and gives the page only what it may read."""
+    asking = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+    with serving(service_app({"orders": Once("5min")}, origins=["https://ops.example"])) as client:
+        page = {"Origin": "https://ops.example"}
+        asked = client.request("OPTIONS", EVENTS, headers={**page, **asking})
+        assert asked.status == 204
+        assert asked.headers["access-control-allow-origin"] == "https://ops.example"
+        assert "POST" in asked.headers["access-control-allow-methods"]
+        assert "Authorization, Content-Type" in asked.headers["access-control-allow-headers"]
+        for reply in (client.post(EVENTS, {"event": "x"}, **page), client.get("/nothing", **page)):
+            assert reply.headers["access-control-allow-origin"] == "https://ops.example"
+            assert "Retry-After" in reply.headers["access-control-expose-headers"]
+            assert reply.headers["vary"] == "Origin"
+        for other in ({"Origin": "https://evil.example"}, {"Origin": "http://localhost:9000"}, {}):
+            reply = client.request("OPTIONS", EVENTS, headers={**other, **asking})
+            assert reply.status in (403, 405)
+            assert "access-control-allow-origin" not in reply.headers
+
+
 def test_an_origin_may_be_allowed_by_name():
     app = service_app({}, origins=["https://ops.example/"])
     with serving(app) as client:

@@ -9,19 +9,32 @@ that a browser sets, and a page cannot, are looked at:
               one that was allowed by name.
 
 A request without `Origin` comes from no page. Tokens, which say more, are the business of the whole service.
+
+A page of an origin that was allowed by name may also read what is answered: a browser asks for that (CORS), first with
+a request of its own where a call has a token or a body of JSON.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+from starlette.responses import Response
 
 from headway.printable import printable
 from headway.service.problems import Problem
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+PREFLIGHT: Final = {
+    "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key",
+    "Access-Control-Max-Age": "600",
+}
+EXPOSED: Final = (
+    "Retry-After, RateLimit, RateLimit-Policy, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset"
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -62,8 +75,14 @@ class HostGuard:
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        problem = self.problem(headers.get(b"host", ""), headers.get(b"origin"))
-        if problem is None:
+        origin = headers.get(b"origin")
+        problem = self.problem(headers.get(b"host", ""), origin)
+        if problem is None and scope["type"] == "http" and origin is not None and self._named(origin.lower()):
+            if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                await Response(status_code=204, headers=PREFLIGHT | readable_by(origin))(scope, receive, send)
+            else:
+                await self._app(scope, receive, _with_headers(send, readable_by(origin)))
+        elif problem is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await problem.response()(scope, receive, send)
@@ -90,8 +109,31 @@ class HostGuard:
         text = f"a page of {printable(origin[:100])!r} may not use this server, unless it is started with --origin"
         return Problem("wrong-origin", text)
 
+    def _named(self, origin: str) -> bool:
+        return origin in self._origins or "*" in self._origins
+
     def _allowed(self, origin: str, host: str) -> bool:
-        if origin in self._origins or "*" in self._origins:
+        if self._named(origin):
             return True
         authority = origin.partition("://")[2]
         return bool(authority) and (authority == host or (self._local and is_loopback(host_of(authority))))
+
+
+def readable_by(origin: str) -> dict[str, str]:
+    """The headers with which a page of this origin may read an answer."""
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Expose-Headers": EXPOSED,
+        "Vary": "Origin",
+    }
+
+
+def _with_headers(send: Any, headers: Mapping[str, str]) -> Any:
+    added = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *added]}
+        await send(message)
+
+    return sending
