@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from headway import Limiter
+from headway import FixedWindow, Limiter, Spacing
+from headway.engines.redis.client.batching import thread_batcher
+from headway.engines.redis.client.requests import NOTHING, Peek, Request
 from waiting import NEVER
 
 LIMITS = {
@@ -104,3 +106,41 @@ def test_denials_and_waiters_beside_it(valkey, name):
     limiter = Limiter("2/hour", name=name, engine=valkey.url, engine_timeout=NEVER)
     assert [limiter.try_acquire().status.remaining for _ in range(4)] == [1, 0, 0, 0]
     assert not limiter.try_acquire()
+
+
+KINDS = {
+    "window": "5/hour",
+    "bare window": "5/hour",
+    "bucket": "5/hour burst 5",
+    "parts of a bucket": "7/hour burst 3",
+    "spacing": Spacing("10s"),
+    "calendar": FixedWindow(5, per="day"),
+    "concurrency": "5 concurrent",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_short_way_of_a_script_says_what_the_long_one_says(valkey, name, kind):
+    """A look alone is answered before the rest of the script is defined; behind a command of no consequence, by it."""
+    options = {"remote": False} if kind == "bare window" else {}
+    limiter = Limiter(KINDS[kind], name=name, engine=valkey.url, engine_timeout=NEVER, **options)
+    registry = limiter._shared.ledgers.registry
+    permits = [limiter.acquire()]
+    engine = registry.engine
+    engine.fixed_time = float(int(valkey.client().time()[0] + 1) * 1_000_000)
+    try:
+        for _ in range(2):
+            ledger = registry.ledger((None,))
+            batcher = thread_batcher(ledger)
+            for cost in (0, 1, 3):
+                registry.clock_samples.clear()
+                short, long = Peek(ledger, (cost,)), Peek(ledger, (cost,))
+                batcher.send(short)
+                batcher.queue.append(long)
+                batcher.send(Request(ledger, NOTHING))
+                assert short.raw_rows == long.raw_rows != []
+            permits.append(limiter.try_acquire())
+    finally:
+        engine.fixed_time = 0.0
+        for permit in filter(None, permits):
+            permit.complete()

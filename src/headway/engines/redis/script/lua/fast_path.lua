@@ -8,10 +8,15 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
   local record = string.sub(stored[3], 1, RECORD)
   local number_of_kind, _, capacity, a, b, c, d, e, f = unpack_from('<ddddddddd', record)
   local kind = kinds[number_of_kind]
-  if record == ARGV[5] and not kind.knows then
-    local ledger = {key = root, index = 1, record = record, kind = kind, rule = kind.rule(capacity, a, b, c, d, e, f)}
-    kind.open(ledger, stored[3], RECORD + 1)
-    only = ledger
+  if record == ARGV[5] then
+    only = {key = root, index = 1, record = record, kind = kind, rule = kind.rule(capacity, a, b, c, d, e, f)}
+    kind.open(only, stored[3], RECORD + 1)
+    if kind.knows and not kind.knows(only, now) then
+      only = nil
+    end
+  end
+  if only then
+    local ledger = only
     local wait, complete = kind.wait, kind.complete
     local n = 0
     while from <= #ARGV do
@@ -19,6 +24,8 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
       local x, y, z, times, cost
       if what == ACQUIRE or what == RELEASE then
         what, x, y, z, times, cost = unpack_from('<dddddd', ARGV[from])
+      elseif what == PEEK then
+        what, cost = unpack_from('<dd', ARGV[from])
       end
       if what == ACQUIRE and cost > 0 then
         local take = y >= HELD and kind.take_held or kind.take
@@ -51,6 +58,20 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
         if ticket > 0 then
           call('HDEL', root .. ':g', string.sub(stream, 1, 12) .. pack('<d', ticket))
         end
+      elseif what == PEEK then
+        -- As `snapshot` says it (decide.lua), of a ledger that is neither paused nor waited for, and kept by our rule.
+        if kind.more then
+          kind.more()
+          kind.more = nil
+        end
+        said[n + 1] = kind.remaining(ledger, now)
+        said[n + 2] = cost > 0 and wait(ledger, now, cost) or 0
+        said[n + 3] = kind.reset_after(ledger, now)
+        said[n + 4] = kind.reserved and kind.reserved(ledger, now) or 0
+        said[n + 5] = kind.in_flight and kind.in_flight(ledger, now) or 0
+        said[n + 6] = (cost == 0 or not kind.exact or kind.exact(ledger, now, cost)) and 1 or 0
+        said[n + 7] = 0
+        n = n + 7
       else
         break
       end
