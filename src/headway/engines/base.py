@@ -284,6 +284,26 @@ class LimiterTerms:
     By a wall clock, as `Ledgers.declared_ns` said it."""
 
 
+class Waiter(Protocol):
+    """Waits for a decision: the part of `asyncio.Future` that an engine needs. It is told in the event loop, maybe
+    before `ask` has returned, and never raises."""
+
+    def cancelled(self) -> bool:
+        """Whether the answer is not wanted any more."""
+
+    def done(self) -> bool:
+        """Whether it was told, or is cancelled."""
+
+    def set_result(self, result: None, /) -> None:
+        """The decision is there."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """There will be none, and what it took is undone."""
+
+    def exception(self) -> BaseException | None:
+        """What it was told last."""
+
+
 class Ledgers(Protocol):
     """One limiter's ledgers on an engine."""
 
@@ -297,6 +317,17 @@ class Ledgers(Protocol):
 
     async def send_async(self, command: Command, loop: asyncio.AbstractEventLoop) -> Any:
         """The same for a task of this running event loop."""
+
+    def ask(self, command: Acquire, loop: asyncio.AbstractEventLoop, waiter: Waiter) -> Decision | None:
+        """The same for what is no task: the decision at once, to be read when its waiter is told. Where the caller goes
+        before that, it withdraws the decision. None: this engine has tasks alone, and nothing was sent."""
+
+    def receipt(self, decision: Decision) -> object | None:
+        """A small value for a permit that was spent and may be given back much later: the decision itself is kept no
+        longer. None: it has to be, as it is held or this engine has no receipts."""
+
+    def decision_of(self, receipt: Any) -> Decision:
+        """The decision that a receipt of this engine is of, to be released."""
 
     def release(self, decision: Decision, how: int, actual: tuple[int, ...] | None = None) -> None:
         """End a permit, once: a second call changes nothing. Never blocks, never raises."""

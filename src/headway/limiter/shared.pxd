@@ -24,5 +24,7 @@ cdef class SharedLimiter:
 
     cdef _verdict(self, decision, key, cost)
 
+    cpdef _spent(self, decision, key, cost)
+
     @cython.locals(permit=SharedPermit)
     cpdef SharedPermit _granted(self, decision, key, cost, long long since=*)

@@ -267,6 +267,21 @@ class SharedLimiter:
                 self._emitter.emit("granted", key, cost)
         return permit
 
+    def _spent(self, decision: Decision, key: Key, cost: Cost) -> object:
+        """What `_granted` does for a permit that is spent at once and may only be given back: its receipt, or the
+        permit where there is no receipt."""
+        receipt = self.ledgers.receipt(decision)
+        if receipt is None:
+            return self._granted(decision, key, cost)
+        self.counts.granted += 1
+        if self._emitter is not None:
+            self._emitter.emit("granted", key, cost)
+        return receipt
+
+    def _permit_of(self, receipt: object, key: str | None) -> SharedPermit:
+        """The permit that a receipt is of."""
+        return new_shared_permit(self, self.ledgers.decision_of(receipt), key, key)
+
     def _instead(self, error: EngineUnavailable, key: Key, cost: Cost) -> Limiter:
         """The limiter that decides while the engine is away, if `on_engine_error` names one; else raises."""
         if self._emitter is not None:

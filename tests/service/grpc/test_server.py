@@ -212,3 +212,109 @@ def test_one_connection_too_many_is_refused(handlers, caplog):
                 assert second.recv(1) == b""
     assert "a connection was refused" in caplog.text
     running.end()
+
+
+class Soon:
+    """Answers calls later, without a task; what the message says is done with the call."""
+
+    def __init__(self):
+        self.calls = []
+        self.cancelled = threading.Event()
+        self.asked = threading.Event()
+
+    def cancel(self):
+        self.cancelled.set()
+
+    def begin(self, message, call):
+        loop = asyncio.get_running_loop()
+        self.calls.append(call)
+        self.asked.set()
+        if message == b"no":
+            return None
+        if message == b"at once":
+            call.answer(b"here")
+        elif message == b"raise":
+            raise ZeroDivisionError("a secret")
+        elif message == b"refuse":
+            loop.call_soon(call.fail, GrpcError(GrpcStatus.INVALID_ARGUMENT, "the domain is empty"))
+        elif message == b"fail":
+            loop.call_soon(call.fail, ZeroDivisionError("a secret"))
+        elif message != b"never":
+            loop.call_soon(call.answer, b"later")
+            loop.call_soon(call.answer, b"twice")
+            loop.call_soon(call.fail, ZeroDivisionError("after the end"))
+        return self
+
+
+@pytest.fixture
+def soon(handlers):
+    soon = Soon()
+    running = Running(handlers.by_path, soon=("/t.T/echo", soon.begin), guard=soon_guard)
+    with grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+        soon.running, soon.method = running, channel.unary_unary("/t.T/echo")
+        yield soon
+    running.end()
+
+
+def soon_guard(token):
+    if token == "wrong":
+        raise GrpcError(GrpcStatus.PERMISSION_DENIED, "another token is needed")
+
+
+def tasks_of(running):
+    return [task for connection in running.server.connections for task in connection.tasks]
+
+
+def test_a_call_is_answered_soon_without_a_task(soon, caplog):
+    assert soon.method(b"x", timeout=NEVER) == b"later"
+    assert soon.method(b"at once", timeout=NEVER) == b"here"
+    assert soon.method(b"no", timeout=NEVER) == b"no", "what is left to a handler is the handler's"
+    assert tasks_of(soon.running) == []
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "details"),
+    [
+        (b"refuse", "INVALID_ARGUMENT", "the domain is empty"),
+        (b"fail", "INTERNAL", "the call failed; the server's log says why"),
+        (b"raise", "INTERNAL", "the call failed; the server's log says why"),
+    ],
+)
+def test_what_fails_soon_reaches_the_client(soon, message, code, details):
+    with pytest.raises(grpc.RpcError) as caught:
+        soon.method(message, timeout=NEVER)
+    assert (caught.value.code().name, caught.value.details()) == (code, details)
+    assert tasks_of(soon.running) == []
+
+
+def test_a_guard_is_asked_before(soon):
+    with pytest.raises(grpc.RpcError) as caught:
+        soon.method(b"x", timeout=NEVER, metadata=[("authorization", "wrong")])
+    assert caught.value.code().name == "PERMISSION_DENIED"
+    assert not soon.calls
+
+
+def test_a_call_whose_time_is_over_is_cancelled_and_a_late_answer_dropped(soon):
+    with pytest.raises(grpc.RpcError) as caught:
+        soon.method(b"never", timeout=0.2)
+    assert caught.value.code().name == "DEADLINE_EXCEEDED"
+    assert soon.cancelled.wait(NEVER)
+    soon.running.loop.call_soon_threadsafe(soon.calls[0].answer, b"late")
+    assert soon.method(b"x", timeout=NEVER) == b"later"
+
+
+def test_a_client_that_gives_up_or_goes_cancels_it(soon):
+    asked = soon.method.future(b"never", timeout=NEVER)
+    assert soon.asked.wait(NEVER)
+    asked.cancel()
+    assert soon.cancelled.wait(NEVER)
+    soon.cancelled.clear()
+    soon.asked.clear()
+    with grpc.insecure_channel(
+        f"127.0.0.1:{soon.running.port}", [("grpc.use_local_subchannel_pool", 1)]
+    ) as own:
+        asked = own.unary_unary("/t.T/echo").future(b"never", timeout=NEVER)
+        assert soon.asked.wait(NEVER)
+    assert asked.done()
+    assert soon.cancelled.wait(NEVER)

@@ -148,7 +148,16 @@ class HttpLedgers:
                     self._keys.pop(known, None)
             self._most = max(1000, 2 * len(self._keys))
 
+    def ask(self, command: base.Acquire, loop: asyncio.AbstractEventLoop, waiter: base.Waiter) -> None:
+        """Its commands are answered to tasks and threads."""
+
     # -- permits -----------------------------------------------------------------------------------------
+
+    def receipt(self, decision: base.Decision) -> None:
+        """A decision is small here."""
+
+    def decision_of(self, receipt: Any) -> base.Decision:
+        raise TypeError(f"{receipt!r} is no receipt of this engine")
 
     def release(self, decision: Any, how: int, actual: tuple[int, ...] | None = None) -> None:
         permit: RemoteDecision = decision

@@ -11,6 +11,7 @@ that setting that decides while the engine is away.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import NamedTuple
 
 from headway.errors import EngineUnavailable, LimiterClosed
@@ -39,13 +40,21 @@ class Reply(NamedTuple):
 
 async def should_rate_limit(service: RateLimitService, data: bytes) -> Reply:
     """`RateLimitService/ShouldRateLimit`."""
+    return await replied(service, _decided(service, data))
+
+
+async def _decided(service: RateLimitService, data: bytes) -> bytes:
+    usual = service.shared_quick
+    part = None if usual is None else usual.find(data)
+    if usual is not None and part is not None:
+        return await usual.decide(part)
+    return encode_response(await service.decide(decode_request(data)))
+
+
+async def replied(service: RateLimitService, answer: Awaitable[bytes]) -> Reply:
+    """An answer that is on its way, or what is said where there will be none."""
     try:
-        usual = service.shared_quick
-        part = None if usual is None else usual.find(data)
-        if usual is not None and part is not None:
-            return Reply(GrpcStatus.OK, message=await usual.decide(part))
-        response = await service.decide(decode_request(data))
-        return Reply(GrpcStatus.OK, message=encode_response(response))
+        return Reply(GrpcStatus.OK, message=await answer)
     except MalformedMessage as error:
         service.stats.malformed += 1
         return Reply(GrpcStatus.INVALID_ARGUMENT, str(error))

@@ -1,12 +1,14 @@
 """The service on libnghttp2: see `headway.service.grpc`.
 
 A decision in memory waits for nothing, so it is made where the request is read, and its answer leaves with the others
-of the same read. No task is made for it: the coroutine is begun on the spot, and nearly always that is all. One that
-does wait (on a shared engine) goes on in a task.
+of the same read. No task is made for it: the coroutine is begun on the spot, and nearly always that is all. The usual
+request on a shared engine needs none either: its answer is written where the engine's is read. What else waits goes on
+in a task.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Awaitable, Coroutine, Generator
 from pathlib import Path
@@ -17,12 +19,14 @@ from headway.service.envoy.calls import (
     SHOULD_RATE_LIMIT,
     Reply,
     check_health,
+    replied,
     should_rate_limit,
 )
 from headway.service.envoy.codec import MAX_MESSAGE
 from headway.service.envoy.decide import RateLimitService
 from headway.service.envoy.grpc_server import no_address
-from headway.service.grpc.server import GrpcServer, Guard
+from headway.service.envoy.shared_quick import Answerable
+from headway.service.grpc.server import Call, Cancellable, GrpcServer, Guard
 from headway.service.grpc.status import GrpcError, GrpcStatus
 
 
@@ -34,8 +38,14 @@ class NgHttp2Server:
         self.serving = True
         handlers = {SHOULD_RATE_LIMIT: self._should_rate_limit, HEALTH_CHECK: self._check_health}
         at_once = None if service.quick is None else (SHOULD_RATE_LIMIT, service.quick)
+        soon = None if service.shared_quick is None else (SHOULD_RATE_LIMIT, self._begin)
         self.server = GrpcServer(
-            handlers, guard=guard, unguarded=(HEALTH_CHECK,), at_once=at_once, max_message=MAX_MESSAGE
+            handlers,
+            guard=guard,
+            unguarded=(HEALTH_CHECK,),
+            at_once=at_once,
+            soon=soon,
+            max_message=MAX_MESSAGE,
         )
 
     @property
@@ -55,6 +65,19 @@ class NgHttp2Server:
         except StopIteration as end:
             return _sent(end.value)
         return _sent_later(Begun(call, waits_for))
+
+    def _begin(self, data: bytes, call: Call) -> Cancellable | None:
+        usual = self.service.shared_quick
+        return None if usual is None else usual.begin(data, call, self._otherwise)
+
+    def _otherwise(self, call: Answerable, answer: Awaitable[bytes]) -> Cancellable:
+        return asyncio.get_running_loop().create_task(self._answer(call, answer))
+
+    async def _answer(self, call: Answerable, answer: Awaitable[bytes]) -> None:
+        try:
+            call.answer(await _sent_later(replied(self.service, answer)))
+        except Exception as error:  # noqa: BLE001 - told to the peer, or logged
+            call.fail(error)
 
     def _check_health(self, data: bytes) -> bytes:
         return _sent(check_health(data, serving=self.serving))

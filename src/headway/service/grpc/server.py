@@ -11,6 +11,9 @@ logged, and the peer is told INTERNAL and no more. A `guard` is asked before all
 `at_once` is a path and a function that may know the answer without a handler, or return None: it is asked where the
 request is read, before anything in Python sees it.
 
+`soon` is a path and a function that is given the message and a `Call`, and answers the call later: no task is made for
+that. It returns what is cancelled if the peer goes or its time is over; or None, and then a handler is asked.
+
 Requests that came in one read are answered in one write. Answers of tasks leave together at the end of the loop's turn.
 
 A peer that does not read is not read from either, so what waits for it is bounded by the transport's buffer. One that
@@ -25,7 +28,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from headway.service.grpc.status import GrpcError, GrpcStatus
 
@@ -39,8 +42,61 @@ Guard = Callable[[str | None], None]
 """Gets the metadatum `authorization` of a call, and raises `GrpcError` where that is not enough."""
 
 MAX_CONNECTIONS: Final = 10_000
+TOO_LATE: Final = "the call's time is over"
 GRACE: Final = 0.1
 """Seconds between the word that no more streams are taken and the end of taking them."""
+
+
+class Cancellable(Protocol):
+    """What works on an answer: a task, or what a `Soon` has begun."""
+
+    def cancel(self) -> object:
+        """The answer is not wanted any more."""
+
+
+class Call:
+    """A call that is answered later, once: what comes after its end is dropped."""
+
+    __slots__ = ("begun", "over", "protocol", "stream", "timer")
+
+    def __init__(self, protocol: GrpcProtocol, stream: int) -> None:
+        self.protocol = protocol
+        self.stream = stream
+        self.over = False
+        self.begun: Cancellable | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def answer(self, message: bytes) -> None:
+        """Answer with a message."""
+        if self._end():
+            self.protocol.http2.answer(self.stream, message)
+            self.protocol.flush_soon()
+
+    def fail(self, error: Exception) -> None:
+        """Answer with the status of a `GrpcError`; another exception is logged, and the peer is told INTERNAL."""
+        if self._end():
+            self.protocol._fail(self.stream, error)
+            self.protocol.flush_soon()
+
+    def time_is_over(self) -> None:
+        begun = self.begun
+        self.fail(GrpcError(GrpcStatus.DEADLINE_EXCEEDED, TOO_LATE))
+        if begun is not None:
+            begun.cancel()
+
+    def _end(self) -> bool:
+        if self.over:
+            return False
+        self.over = True
+        self.protocol.tasks.pop(self.stream, None)
+        if self.timer is not None:
+            self.timer.cancel()
+        # They refer to each other.
+        self.timer = self.begun = None
+        return True
+
+
+Soon = Callable[[bytes, Call], Cancellable | None]
 
 
 class GrpcServer:
@@ -53,6 +109,7 @@ class GrpcServer:
         guard: Guard | None = None,
         unguarded: Collection[str] = (),
         at_once: tuple[str, Callable[[bytes], bytes | None]] | None = None,
+        soon: tuple[str, Soon] | None = None,
         max_message: int = 1 << 20,
         max_streams: int = 1000,
         max_connections: int = MAX_CONNECTIONS,
@@ -64,6 +121,8 @@ class GrpcServer:
         self.guard = guard
         self.unguarded = {path.encode() for path in unguarded}
         self.at_once = None if at_once is None else (at_once[0].encode(), at_once[1])
+        self.soon_path = b"" if soon is None else soon[0].encode()
+        self.soon: Soon | None = None if soon is None else soon[1]
         self.max_message = max_message
         self.max_streams = max_streams
         self.max_connections = max_connections
@@ -125,7 +184,8 @@ class GrpcProtocol(asyncio.Protocol):
         self.loop = loop
         self.http2 = server.new_connection()
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.tasks: dict[int, asyncio.Task[None]] = {}
+        # What works on an answer, by stream.
+        self.tasks: dict[int, Cancellable] = {}
         self.writable = True
         self.flush_planned = False
         self.silent: asyncio.TimerHandle | None = None
@@ -145,7 +205,7 @@ class GrpcProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - whatever it was, it is over
         self.server.leave(self)
         self._expect_nothing()
-        for task in self.tasks.values():
+        for task in list(self.tasks.values()):
             task.cancel()
 
     def data_received(self, data: bytes) -> None:
@@ -194,6 +254,16 @@ class GrpcProtocol(asyncio.Protocol):
         try:
             if guard is not None and path not in self.server.unguarded:
                 guard(self.http2.authorization(stream))
+            soon = self.server.soon
+            if soon is not None and path == self.server.soon_path:
+                call = Call(self, stream)
+                begun = soon(message, call)
+                if begun is not None:
+                    if not call.over:
+                        call.begun = self.tasks[stream] = begun
+                        if timeout is not None:
+                            call.timer = self.loop.call_later(timeout / 1e9, call.time_is_over)
+                    return
             answer = handler(message)
         except Exception as error:  # noqa: BLE001 - told to the peer, or logged
             self._fail(stream, error)
@@ -213,13 +283,11 @@ class GrpcProtocol(asyncio.Protocol):
                     found = await answer
             self.http2.answer(stream, found)
         except TimeoutError:
-            self.http2.fail(stream, GrpcStatus.DEADLINE_EXCEEDED, "the call's time is over")
+            self.http2.fail(stream, GrpcStatus.DEADLINE_EXCEEDED, TOO_LATE)
         except Exception as error:  # noqa: BLE001 - told to the peer, or logged
             self._fail(stream, error)
         self.tasks.pop(stream, None)
-        if not self.flush_planned:
-            self.flush_planned = True
-            self.loop.call_soon(self._flush)
+        self.flush_soon()
 
     def _fail(self, stream: int, error: Exception) -> None:
         if isinstance(error, GrpcError):
@@ -229,6 +297,12 @@ class GrpcProtocol(asyncio.Protocol):
             self.http2.fail(stream, GrpcStatus.INTERNAL, "the call failed; the server's log says why")
 
     # -- writing
+
+    def flush_soon(self) -> None:
+        """At the end of the loop's turn, with what else is answered until then."""
+        if not self.flush_planned:
+            self.flush_planned = True
+            self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self.flush_planned = False

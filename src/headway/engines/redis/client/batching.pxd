@@ -1,7 +1,8 @@
 cimport cython
 from headway.engines.redis.client.ledger_client cimport LedgerClient
-from headway.engines.redis.client.requests cimport Request
+from headway.engines.redis.client.requests cimport Request, grant_status
 from headway.engines.redis.client.round_trip cimport RoundTrip
+from headway.engines.redis.net.connections cimport LoopConnection
 from headway.interrupts cimport take_lock
 
 
@@ -35,11 +36,17 @@ cdef class LoopBatcher(Batcher):
     cdef public bint busy, crowded
     cdef public double deadline
     cdef public RoundTrip under_way
+    cdef public LoopConnection wire
 
     cpdef send(self, Request request)
 
-    @cython.locals(round_trip=RoundTrip, batch=list)
+    cpdef enqueue(self, Request request, waiter)
+
+    @cython.locals(round_trip=RoundTrip, batch=list, asks=list, connection=LoopConnection)
     cpdef flush(self)
+
+    @cython.locals(wire=LoopConnection)
+    cdef LoopConnection _wire(self)
 
     @cython.locals(round_trip=RoundTrip)
     cpdef on_reply(self, answer)

@@ -347,7 +347,7 @@ class LoopBatcher(Batcher):
     connecting, an unexpected reply and errors are dealt with in a task of its own. So a cancelled caller leaves at
     once, and its reply finds an orphan."""
 
-    __slots__ = ("batch", "busy", "crowded", "deadline", "loop", "slow", "under_way")
+    __slots__ = ("batch", "busy", "crowded", "deadline", "loop", "slow", "under_way", "wire")
 
     def __init__(self, ledger: LedgerClient, loop: asyncio.AbstractEventLoop) -> None:
         Batcher.__init__(self, ledger)
@@ -359,6 +359,8 @@ class LoopBatcher(Batcher):
         self.batch: list[Request] | None = None
         self.under_way: RoundTrip | None = None
         self.deadline = 0.0
+        # The connection that was open last.
+        self.wire: LoopConnection | None = None
         # The task that deals with what is not usual.
         self.slow: asyncio.Task[None] | None = None
 
@@ -375,6 +377,11 @@ class LoopBatcher(Batcher):
     def send(self, request: Request) -> asyncio.Future[None]:
         """Send it, alone or with others; what is returned is done when its answer is there."""
         waiter: asyncio.Future[None] = self.loop.create_future()
+        self.enqueue(request, waiter)
+        return waiter
+
+    def enqueue(self, request: Request, waiter: Any) -> None:
+        """Send it, alone or with others, and tell its waiter when its answer is there."""
         request.waiter = waiter
         self.queue.append(request)
         if not self.busy:
@@ -384,7 +391,6 @@ class LoopBatcher(Batcher):
                 self.loop.call_soon(self.flush)
             else:
                 self.flush()
-        return waiter
 
     def gather(self) -> list[Request]:
         return [request for request in Batcher.gather(self) if not request.waiter.cancelled()]
@@ -426,10 +432,14 @@ class LoopBatcher(Batcher):
 
     def _wire(self) -> LoopConnection | None:
         """The connection that is open."""
+        wire = self.wire
+        if wire is not None and wire.broken is None and wire.pool is self.engine.only_pool:
+            return wire
         try:
-            return self.engine.pool_of(self.ledger).connection_of(self.loop, self.timeout_ns)
+            self.wire = self.engine.pool_of(self.ledger).connection_of(self.loop, self.timeout_ns)
         except Exception:  # noqa: BLE001 - the task that deals with errors hands it to the callers
-            return None
+            self.wire = None
+        return self.wire
 
     def on_reply(self, answer: Any) -> None:
         """The answer to the command on its way."""

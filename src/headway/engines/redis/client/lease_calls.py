@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headway.core.lease import Answer
 from headway.core.lendable import refusal
 from headway.core.tokens import incoming, outgoing
-from headway.engines.redis.client.requests import Request, rows_of
+from headway.engines.redis.client.requests import Request, rows_of, rows_said
 from headway.engines.redis.script import protocol
 from headway.engines.redis.script.protocol import TICK, numbers
 from headway.engines.redis.script.scripts import LENDABLE
@@ -89,7 +89,7 @@ class SyncLeases(Request):
         return position
 
     def rows(self) -> list[Row]:
-        return self.ledger.registry.rows(self.ledger, self.raw_rows)
+        return rows_said(self.ledger, self.raw_rows)
 
     def reason(self) -> str:
         if self.quarantined_ns > 0:

@@ -9,7 +9,7 @@ cdef class Reply:
 
 cdef class CommandFrame:
     cdef public dict middles
-    cdef public bytes opening, records, reopening
+    cdef public bytes opening, opening_of_two, records, reopening
     cdef public Py_ssize_t parts, width
 
 

@@ -77,17 +77,18 @@ class Reply:
 class CommandFrame:
     """The parts of a command that stay the same from call to call, as bytes."""
 
-    __slots__ = ("middles", "opening", "parts", "records", "reopening", "width")
+    __slots__ = ("middles", "opening", "opening_of_two", "parts", "records", "reopening", "width")
 
     def __init__(self, script: Script, keys: tuple[bytes, ...], records: bytes, width: int) -> None:
         front = (b"EVALSHA", script.sha, str(len(keys)).encode(), *keys)
         # The rules as the script reads them; empty where they differ from day to day.
         self.records = records
         self.width = width
-        # How many parts a command has beside its requests; how it begins, with any number of requests and with one.
+        # How many parts a command has beside its requests; how it begins, with any number of requests, one and two.
         self.parts = len(front) + 7
         self.reopening = b"\r\n" + framed(*front) + b"$%d\r\n" % HEADER.size
         self.opening = b"*%d" % (self.parts + 1) + self.reopening
+        self.opening_of_two = b"*%d" % (self.parts + 2) + self.reopening
         # What comes between the numbers and the requests, by stream, epoch and server.
         self.middles: dict[tuple[bytes, bytes, bytes], bytes] = {}
 

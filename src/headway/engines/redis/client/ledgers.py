@@ -13,7 +13,15 @@ from headway.engines.redis.client.lease_calls import SyncLeases
 from headway.engines.redis.client.promises import Redeem
 from headway.engines.redis.client.registry import LimiterRegistry
 from headway.engines.redis.client.renewal import begin_renewals, enter, send_release
-from headway.engines.redis.client.requests import Acquire, Peek, PollQueue, Request, taken_here
+from headway.engines.redis.client.requests import (
+    Acquire,
+    Peek,
+    PollQueue,
+    Receipt,
+    Request,
+    receipt_of,
+    taken_here,
+)
 from headway.engines.redis.cluster.pause import Pause
 from headway.engines.redis.script.protocol import HELD, NEVER, PAUSE, RESET, TICK, numbers
 from headway.errors import LimiterClosed
@@ -49,6 +57,13 @@ class RedisLedgers:
             raise
         return request
 
+    def ask(
+        self, command: base.Acquire, loop: asyncio.AbstractEventLoop, waiter: base.Waiter
+    ) -> Acquire | None:
+        request: Any = self._request(command)
+        loop_batcher(request.ledger, loop).enqueue(request, waiter)
+        return request  # type: ignore[no-any-return]
+
     def _request(self, command: base.Command) -> Request:
         registry = self.registry
         if isinstance(command, Check):
@@ -71,6 +86,12 @@ class RedisLedgers:
         if isinstance(command, base.Pause):
             return Pause(ledger, numbers(PAUSE, -(-command.ns // TICK), alone))
         return Request(ledger, numbers(RESET, alone))
+
+    def receipt(self, decision: Any) -> Receipt | None:
+        return receipt_of(decision)
+
+    def decision_of(self, receipt: Receipt) -> Acquire:
+        return receipt.decision()
 
     def release(self, decision: Any, how: int, actual: tuple[int, ...] | None = None) -> None:
         acquire: Acquire = decision

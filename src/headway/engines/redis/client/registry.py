@@ -24,8 +24,8 @@ from headway.engines.weak_methods import weak_method
 from headway.forks import on_fork
 
 if TYPE_CHECKING:
-    from headway.engines.base import LimiterTerms, Row
-    from headway.engines.redis.client.requests import Acquire, RawRow
+    from headway.engines.base import LimiterTerms
+    from headway.engines.redis.client.requests import Acquire
     from headway.engines.redis.client.round_trip import ClockSample, RoundTrip
     from headway.engines.redis.engine import Engine
 
@@ -277,19 +277,6 @@ class LimiterRegistry(LedgerTerms):
         """How many keys have ledgers, as far as this process knows."""
         with self._lock:
             return len(self.ledgers) + len(self.compact)
-
-    def rows(self, ledger: LedgerClient, raw: list[RawRow]) -> list[Row]:
-        """How every rule stands, as a ledger in memory would say it; empty where the answer had no numbers."""
-        return [
-            (
-                (governs and limit) or rule.limit, int(remaining),
-                self.stretched(wait) if wait < protocol.NEVER else 1 << 62,
-                int(reset * TICK), int(waiting), int(out), exact == 1,
-            )
-            for rule, limit, (remaining, wait, reset, waiting, out, exact, governs) in zip(
-                ledger.rules, ledger.governing or (None,) * len(ledger.rules), raw, strict=False
-            )
-        ]  # fmt: skip
 
     def redis_keys(self, keys: tuple[str | None, ...]) -> tuple[bytes, ...]:
         """The Redis keys: the root, and one for each metric's ledger. All have one hash tag, so they share a slot."""

@@ -69,5 +69,45 @@ cdef class Acquire(Request):
     cpdef grant(self, double delay, tuple marks, double shift, bytes epoch, long long sent, long long received)
 
 
+@cython.no_gc
+@cython.final
+cdef class Receipt:
+    cdef public LedgerClient ledger
+    cdef public tuple costs
+    cdef public bytes epoch
+    cdef public double mark, tally
+    cdef public long long process
+
+
+@cython.locals(receipt=Receipt, ledger=LedgerClient)
+cpdef Receipt receipt_of(Acquire acquire)
+
 @cython.locals(first=Acquire, acquire=Acquire, times=cython.Py_ssize_t, request=Request, said=list)
 cpdef list encode_batch(list batch, tickets)
+
+
+cdef class Peek(Request):
+    cdef public object raw_rows
+    cdef public Py_ssize_t width
+    cdef public double quarantine
+
+    cpdef Py_ssize_t apply_reply(self, Reply reply, tuple said, Py_ssize_t position) except -1
+
+
+cdef class GrantStatus(Peek):
+    cdef public list acquires
+
+    @cython.locals(acquire=Acquire, end=cython.Py_ssize_t)
+    cpdef Py_ssize_t apply_reply(self, Reply reply, tuple said, Py_ssize_t position) except -1
+
+
+cdef dict LOOKS
+
+@cython.locals(acquire=Acquire, by_costs=dict)
+cpdef list grant_status(list batch)
+
+@cython.locals(end=cython.Py_ssize_t, at=cython.Py_ssize_t)
+cpdef tuple rows_of(Reply reply, tuple said, Py_ssize_t position, Py_ssize_t width)
+
+@cython.locals(rows=list, remaining=cython.double, wait=cython.double, reset=cython.double, waiting=cython.double, out=cython.double, exact=cython.double, governs=cython.double)
+cpdef list rows_said(LedgerClient ledger, raw_rows)

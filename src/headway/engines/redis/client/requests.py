@@ -35,6 +35,9 @@ GRANTED, SEVERAL = protocol.GRANTED, protocol.SEVERAL
 
 NOTHING = numbers(protocol.ECHO)
 """A command of no consequence."""
+LOOKS: dict[tuple[int, ...], bytes] = {}
+MOST_LOOKS = 64
+"""Commands of looks that are kept, by costs: nearly all are for one permit."""
 NEVER_SAID = -float((1 << 52) + 1)
 """A number that no other command answers with."""
 AGAIN = 1_000_000
@@ -299,7 +302,7 @@ class Acquire(Request):
         return self.ledger.registry.backoff(self)[0]
 
     def rows(self) -> list[Row]:
-        return self.ledger.registry.rows(self.ledger, self.raw_rows)
+        return rows_said(self.ledger, self.raw_rows)
 
     def reason(self) -> str:
         if self.quarantine > 0:
@@ -470,6 +473,47 @@ class Acquire(Request):
 def taken_here(acquire: Acquire) -> bool:
     """Whether this process took the permit. What a forked child does with its copy of a permit releases nothing."""
     return acquire.process == _process
+
+
+class Receipt:
+    """What has to be known of a spent permit to give it back. There may be a hundred thousand of them for hours, so the
+    collector does not look at them: none refers to anything that could refer to it."""
+
+    __slots__ = ("costs", "epoch", "ledger", "mark", "process", "tally")
+
+    if TYPE_CHECKING:
+        ledger: LedgerClient
+        costs: tuple[int, ...]
+        epoch: bytes
+        mark: float
+        tally: float
+        process: int
+
+    def decision(self) -> Acquire:
+        """The decision, as far as its end needs it."""
+        acquire = Acquire(self.ledger, self.costs, protocol.NOW)
+        acquire.owned = True
+        acquire.marks = (self.mark, self.tally)
+        acquire.epoch = self.epoch
+        acquire.process = self.process
+        acquire.done = True
+        acquire.verdict = GRANTED
+        return acquire
+
+
+def receipt_of(acquire: Acquire) -> Receipt | None:
+    """A receipt for a permit of one rule that counts by itself, granted at once; None for all others."""
+    if len(acquire.marks) != 2 or acquire.held or acquire.stood or acquire.void or acquire.verdict != GRANTED:
+        return None
+    receipt: Receipt = Receipt.__new__(Receipt)
+    receipt.ledger = ledger = acquire.ledger
+    receipt.costs = acquire.costs
+    # The same object for all of a ledger, where it is the same name.
+    receipt.epoch = ledger.epoch if ledger.epoch == acquire.epoch else acquire.epoch
+    receipt.mark, receipt.tally = acquire.marks
+    receipt.process = acquire.process
+    acquire.owned = True
+    return receipt
 
 
 class Release(Request):
@@ -652,7 +696,12 @@ class Peek(Request):
     __slots__ = ("quarantine", "raw_rows", "width")
 
     def __init__(self, ledger: LedgerClient, costs: tuple[int, ...]) -> None:
-        Request.__init__(self, ledger, numbers(protocol.PEEK, *costs))
+        said = LOOKS.get(costs)
+        if said is None:
+            said = numbers(protocol.PEEK, *costs)
+            if len(LOOKS) < MOST_LOOKS:
+                LOOKS[costs] = said
+        Request.__init__(self, ledger, said)
         self.width = len(costs)
         self.raw_rows: list[RawRow] = []
         self.quarantine = 0.0
@@ -664,7 +713,7 @@ class Peek(Request):
         return position
 
     def rows(self) -> list[Row]:
-        return self.ledger.registry.rows(self.ledger, self.raw_rows)
+        return rows_said(self.ledger, self.raw_rows)
 
     def reason(self) -> str:
         return "quarantine" if self.quarantine > 0 else "limit"
@@ -692,6 +741,8 @@ class GrantStatus(Peek):
 
 def grant_status(batch: list[Request]) -> list[Request]:
     """The batch, and what says how the limit stands after it. One says it for all that want to know the same."""
+    if len(batch) == 1 and isinstance(batch[0], Acquire):
+        return [batch[0], GrantStatus([batch[0]])]
     by_costs: dict[tuple[int, ...], list[Acquire]] = {}
     for request in batch:
         if isinstance(request, Acquire):
@@ -704,3 +755,22 @@ def rows_of(reply: Reply, said: tuple[float, ...], position: int, width: int) ->
     rows = [said[at : at + 7] for at in range(position, end, 7)]
     reply.governed = max(reply.governed, *[row[6] for row in rows])
     return rows, end  # type: ignore[return-value]
+
+
+def rows_said(ledger: LedgerClient, raw_rows: list[RawRow]) -> list[Row]:
+    """How every rule stands, as a ledger in memory would say it; empty where the answer had no numbers."""
+    rows: list[Row] = []
+    for index, (remaining, wait, reset, waiting, out, exact, governs) in enumerate(raw_rows):
+        limit = ledger.governing[index] if governs and ledger.governing else None
+        rows.append(
+            (
+                limit or ledger.rules[index].limit,
+                int(remaining),
+                0 if wait <= 0 else ledger.registry.stretched(wait) if wait < protocol.NEVER else 1 << 62,
+                int(reset * TICK),
+                int(waiting),
+                int(out),
+                exact == 1,
+            )
+        )
+    return rows

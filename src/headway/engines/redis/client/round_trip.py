@@ -148,6 +148,14 @@ class RoundTrip(Reply):
         commands = self.commands if prelude is None else [prelude, *self.commands]
         if len(commands) == 1 and len(commands[0]) < len(SIZES):
             return b"".join((frame.opening, head, middle, SIZES[len(commands[0])], commands[0], b"\r\n"))
+        if len(commands) == 2 and len(commands[0]) < len(SIZES) and len(commands[1]) < len(SIZES):
+            # A grant whose status is said with it.
+            return b"".join(
+                (
+                    frame.opening_of_two, head, middle, SIZES[len(commands[0])], commands[0], b"\r\n",
+                    SIZES[len(commands[1])], commands[1], b"\r\n",
+                )
+            )  # fmt: skip
         return b"*%d%b%b%b%b" % (
             frame.parts + len(commands), frame.reopening, head, middle, framed(*commands),
         )  # fmt: skip

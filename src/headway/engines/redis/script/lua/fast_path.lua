@@ -60,7 +60,7 @@ if count == 1 and #KEYS == 1 and stored[3] and format == FORMAT and waiting == 0
         end
       elseif what == PEEK then
         -- As `snapshot` says it (decide.lua), of a ledger that is neither paused nor waited for, and kept by our rule.
-        if kind.more then
+        if not kind.remaining then
           kind.more()
           kind.more = nil
         end

@@ -2,7 +2,7 @@
 
 local window = {
   reserves = true, alike = true, rule = 0, open = 0, state = 0, wait = 0, exact = 0, take = 0, take_held = 0,
-  complete = 0, reset_after = 0, more = 0,
+  complete = 0, reset_after = 0, more = 0, remaining = 0, in_flight = 0, reserved = 0,
 }
 kinds[2] = window
 
@@ -155,6 +155,21 @@ function window.reset_after(ledger, now)
   return last - now
 end
 
+function window.remaining(ledger, now)
+  advance(ledger, now)
+  return math.max(0, ledger.free)
+end
+
+function window.in_flight(ledger, now)
+  advance(ledger, now)
+  return ledger.out.total
+end
+
+-- Permits that are promised for later are those that are missing.
+function window.reserved(ledger)
+  return math.max(0, -ledger.free)
+end
+
 -- What is needed less often: defined only when it is, since a script runs from its first line each time.
 function window.more()
   function window.latest_wait(ledger, now, cost)
@@ -214,16 +229,6 @@ function window.more()
     window.complete(ledger, now, math.min(cost, actual), mark)
   end
 
-  function window.remaining(ledger, now)
-    advance(ledger, now)
-    return math.max(0, ledger.free)
-  end
-
-  function window.in_flight(ledger, now)
-    advance(ledger, now)
-    return ledger.out.total
-  end
-
   -- Neither its times nor what is owed may leave the horizon, where numbers end. Nothing is promised while a bare
   -- permit cools that may still be entered.
   function window.slot(ledger, now, cost)
@@ -234,11 +239,6 @@ function window.more()
       return -1
     end
     return window.exact(ledger, now, cost) and now + wait or -1
-  end
-
-  -- Permits that are promised for later are those that are missing.
-  function window.reserved(ledger)
-    return math.max(0, -ledger.free)
   end
 
   -- A waiter that was promised a time in a pause, or after it, requests again when the pause changes: permits cool by
