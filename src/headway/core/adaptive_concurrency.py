@@ -22,11 +22,14 @@ queue is 16, and the number falls step by step to 14, with 4 in the queue.
 least, and it takes their mean. Calls that were begun before the last change are not counted. A time-out or a broken
 connection is a loss: the number is cut by a tenth, once per look.
 
-*What `best` is.* The shortest latency seen, which grows old: with each look it moves a little towards the shortest of
-that look. A backend that became slower for good (a new version, a larger payload) would otherwise be held to what it
-once could. While there is a queue the shortest latency is too long, and a number that is held up by its own queue would
-creep upwards. So each `REST` looks the number goes down to half for one look, the queue drains, and `best` is measured
-anew.
+*What `best` is.* What a call takes on average without a queue. The naive way is to remember the shortest latency. But
+calls differ: where the shortest takes a third of the mean, every mean looks like a queue, and the number falls to a
+handful while most of the backend is idle. A mean has to be compared with a mean. So each `REST` looks the number goes
+down to half for one look (a small one to a quarter), the queue drains, and `best` is measured anew. Between rests it
+moves only towards a look that is faster. One look is not exact, so `best` moves only a part of the way.
+
+A backend that became slower for good (a new version, a larger payload) looks like one with a queue, and the number
+falls. After `FALLS` falls in a row it rests: if calls are slow with half of the number, too, it is no queue.
 
 *It rises only if it is used.* If at most half of the number were ever in flight during a look, its latency says nothing
 about more.
@@ -43,13 +46,21 @@ FEWEST: Final = 8
 """Calls of which a look is made, at least."""
 LOW: Final = 3.0
 HIGH: Final = 6.0
-"""Calls in the backend's queue below which the number rises, and above which it falls; for a number of 10 and less."""
+"""Calls in the backend's queue below which the number rises, and above which it falls; for a number of 10."""
 CUT: Final = 0.9
 """What a loss makes of the number."""
-AGEING: Final = 0.05
-"""The part of the way to the shortest latency of a look that the best one moves, where that is longer."""
+RESTED: Final = 0.7
+FASTER: Final = 0.1
+"""The part of the way to the mean of a look that `best` moves: after a rest, and where that mean is shorter."""
+FALLS: Final = 3
+"""After so many falls in a row the number rests: perhaps a call takes longer now, and there is no queue."""
+SMALL_SCALE: Final = 10.0
+LEAST_SCALE: Final = 0.3
+"""The bounds of the queue grow as the logarithm of the number; below 10 as the number itself."""
 REST: Final = 30
 """Each so many looks the number is halved for one look."""
+SMALL: Final = 20
+"""A smaller number goes to a quarter: half of 10 is still a queue for a backend that serves 4."""
 
 
 class AdaptiveCount:
@@ -65,7 +76,7 @@ class AdaptiveCount:
     """
 
     __slots__ = (
-        "_fastest", "_looks", "_lost", "_peak", "_resting", "_samples", "_since", "_total", "best", "in_flight",
+        "_falls", "_looks", "_lost", "_peak", "_resting", "_samples", "_since", "_total", "best", "in_flight",
         "least", "most", "value",
     )  # fmt: skip
 
@@ -75,20 +86,20 @@ class AdaptiveCount:
         self.value = float(min(max(start, least), most))
         self.best: float | None = None
         self.in_flight = 0
-        # Of this look: when it began, and of its calls how many, their sum, the shortest, the losses, the most at once.
+        # Of this look: when it began, and of its calls how many, their sum, the losses, the most at once.
         self._since = -1
         self._samples = 0
         self._total = 0.0
-        self._fastest = math.inf
         self._lost = False
         self._peak = 0
         self._looks = 0
+        self._falls = 0
         self._resting = False
 
     @property
     def allowed(self) -> int:
         """How many may be in flight now."""
-        number = self.value / 2 if self._resting else self.value
+        number = self.value / (2 if self.value >= SMALL else 4) if self._resting else self.value
         return max(self.least, int(number))
 
     def began(self) -> None:
@@ -107,7 +118,6 @@ class AdaptiveCount:
             took = float(max(1, now - begun))
             self._samples += 1
             self._total += took
-            self._fastest = min(self._fastest, took)
             self._look(now)
 
     def lost(self, begun: int, now: int) -> None:
@@ -123,35 +133,43 @@ class AdaptiveCount:
         if self._samples < max(FEWEST, self.allowed):
             return
         seen = self._total / self._samples
-        if self._fastest < math.inf:
-            if self.best is None or self._fastest < self.best:
-                self.best = self._fastest
-            else:
-                self.best += (self._fastest - self.best) * (1.0 if self._resting else AGEING)
+        if not self._lost:
+            # A time-out says nothing of what a call takes without a queue.
+            if self.best is None:
+                self.best = seen
+            elif self._resting:
+                self.best += (seen - self.best) * RESTED
+            elif seen < self.best:
+                # Half of it is no accident.
+                self.best += (seen - self.best) * (FASTER if 2.0 * seen >= self.best else 1.0)
         used = 2 * self._peak > self.allowed
         if self._resting:
             self._resting = False
         else:
             self._step(seen, used=used)
             self._looks += 1
-            self._resting = self._looks % REST == 0 and self.value >= 2 * self.least
+            due = self._looks % REST == 0 or self._falls >= FALLS
+            self._resting = due and self.value >= 2 * self.least
+            if due:
+                self._falls = 0
         self._since = now
         self._samples = 0
         self._total = 0.0
-        self._fastest = math.inf
         self._lost = False
         self._peak = self.in_flight
 
     def _step(self, seen: float, *, used: bool) -> None:
+        falls, self._falls = self._falls, 0
         if self._lost:
             self._set(self.value * CUT)
         elif self.best is not None:
-            scale = max(1.0, math.log10(self.value))
+            scale = max(min(math.log10(self.value), self.value / SMALL_SCALE), LEAST_SCALE)
             queue = self.value * max(0.0, 1.0 - self.best / seen)
             if queue < LOW * scale and used:
                 self._set(self.value + math.sqrt(self.value))
             elif queue > HIGH * scale:
                 self._set(self.value - math.sqrt(self.value))
+                self._falls = falls + 1
 
     def _set(self, value: float) -> None:
         self.value = min(max(value, float(self.least)), float(self.most))

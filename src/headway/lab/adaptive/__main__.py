@@ -1,14 +1,22 @@
-"""`python -m headway.lab.adaptive worlds [--count N] [--family wide]`: `Adaptive` beside AWS's algorithm and AIMD."""
+"""`python -m headway.lab.adaptive worlds [--count N] [--family wide]`: `Adaptive` beside AWS's algorithm and AIMD.
+
+`python -m headway.lab.adaptive backends` plays `AdaptiveConcurrency` beside Netflix's Gradient2 and a fixed number.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
+from headway.lab.adaptive.backends import CONTENDERS as BACKEND_CONTENDERS
+from headway.lab.adaptive.backends import draw as draw_backend
+from headway.lab.adaptive.backends import play as play_backend
+from headway.lab.adaptive.backends import serves
 from headway.lab.adaptive.informed import LEAST_USED, MOST_REFUSED, meets, within_reach
 from headway.lab.adaptive.opponents import CONTENDERS
 from headway.lab.adaptive.worlds import CLIENTS, FAMILIES, Score, draw, play
 
+BACKEND_BAR = "backends with >= 90 % used and calls of at most twice their time"
 OWN, RIVAL = "headway", "AWS"
 
 Row = dict[str, Score]
@@ -76,13 +84,34 @@ def worlds(count: int, first: int = 0, family: str = "narrow") -> bool:
     return better and used >= LEAST_USED and refused <= MOST_REFUSED
 
 
+def backends(count: int, first: int = 0) -> bool:
+    """Print each backend and the means; whether every one is used, and no call takes much longer than it has to."""
+    names = tuple(BACKEND_CONTENDERS)
+    rows = []
+    for seed in range(first, first + count):
+        backend = draw_backend(seed)
+        row = {name: play_backend(backend, make) for name, make in BACKEND_CONTENDERS.items()}
+        rows.append(row)
+        figures = "  ".join(f"{name} {made.used:.1%}, x{made.slower:.2f}" for name, made in row.items())
+        say(f"{backend}\n    {figures}{'' if serves(row[OWN]) else '   below the bar'}")
+    for name in names:
+        used, slower = (_mean([getattr(row[name], what) for row in rows]) for what in ("used", "slower"))
+        met = sum(serves(row[name]) for row in rows)
+        say(
+            f"{name}: {used:.1%} of the capacity used, a call takes x{slower:.2f}; {met} of {count} {BACKEND_BAR}"
+        )
+    return all(serves(row[OWN]) for row in rows)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m headway.lab.adaptive", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["worlds"], default="worlds")
+    parser.add_argument("what", nargs="?", choices=["worlds", "backends"], default="worlds")
     parser.add_argument("--count", type=int, default=36, help="how many worlds")
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
     parser.add_argument("--family", choices=[*FAMILIES], default="narrow", help="how far the limits change")
     given = parser.parse_args()
+    if given.what == "backends":
+        return 0 if backends(given.count, given.seed) else 1
     return 0 if worlds(given.count, given.seed, given.family) else 1
 
 
