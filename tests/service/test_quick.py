@@ -217,14 +217,18 @@ def test_the_compiled_step_answers_counts_and_takes_as_the_ordinary_way_does(tra
 @example(count=1, per=10**6, pauses=[0.5, 0.25, 0.1], burst="")
 @example(count=1, per=3, pauses=[0, 0.000_001, 0.1], burst="")
 def test_every_time_and_number_is_written_as_the_ordinary_way_writes_it(count, per, pauses, burst):
-    trace = [(take("any", key="a") + take("any"), pause) for pause in pauses]
-    compared(trace, f'[limits.any]\nlimit = "{count}/{per}us{burst}"\n')
+    asked = take("any", key="a")  # alone at first, so that its head is known
+    trace = [(asked, 0), *((asked * 3, pause) for pause in pauses)]
+    assert compared(trace, f'[limits.any]\nlimit = "{count}/{per}us{burst}"\n') >= len(pauses)
 
 
 @pytest.mark.parametrize("limit", QUICK)
 @pytest.mark.parametrize("more", [{}, {"key": "a"}, {"key": "a", "cost": 2}, {"cost": 5}, {"lease": 5}])
 def test_grants_and_denials_are_the_same(limit, more):
-    compared([(take(limit, **more), pause) for pause in [0, 0, 0, 0, 0.3, 59.7, 0, 0, 86_400, 0, 0, 0]])
+    count = compared(
+        [(take(limit, **more), pause) for pause in [0, 0, 0, 0, 0.3, 59.7, 0, 0, 86_400, 0, 0, 0]]
+    )
+    assert count >= 20 or more.get("cost", 1) > 1, "nearly all, when the head is known"
 
 
 def test_a_key_that_there_is_no_room_for_is_denied_as_ever():

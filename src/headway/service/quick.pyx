@@ -431,6 +431,8 @@ cdef Saying saying(list made, reason):
     for other, marks in made:
         if (parts(other.head, marks), parts(other.body, marks)) != (head, body):
             return None
+    if max(len(head[1]), len(body[1])) > MOST_SLOTS:
+        return None
     found.head, found.body = Text(*head), Text(*body)
     found.begin, found.status, found.reason = STATUS_LINE[answer.status], answer.status, reason
     found.end = b"\r\ncontent-type: %b\r\n\r\n" % answer.media_type.encode()
