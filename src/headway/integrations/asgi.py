@@ -78,12 +78,14 @@ class RateLimit:
         found = begin(self._inbound, scope, send)
         what = type(found)
         if what is not Admitted and what is not tuple and found is not None:
-            # Its limiter is on a shared engine, which has to be waited for.
+            # It is a limiter on a shared engine, which has to be waited for.
             found = begun(self._inbound, await self._inbound.take_async(found, scope), scope, send)
             what = type(found)
         if what is tuple:
-            for message in found:
-                await send(message)
+            first, second = found
+            await send(first)
+            if second is not None:
+                await send(second)
         elif found is None:
             if kind == "http":
                 await self._app(scope, receive, send)

@@ -65,7 +65,7 @@ def begin(inbound: Inbound, scope: Any, send: Any) -> Any:
 
 
 def begun(inbound: Inbound, found: Permit | Refusal | None, scope: Any, send: Any) -> Any:
-    """A request of which this was decided: `Admitted`, or the messages of a refusal; None: it is not limited."""
+    """A request of which this was decided: `Admitted`, or the two messages of a refusal; None: it is not limited."""
     if found is None:
         return None
     if isinstance(found, Refusal):
@@ -78,9 +78,9 @@ def begun(inbound: Inbound, found: Permit | Refusal | None, scope: Any, send: An
     return made
 
 
-def refused(refusal: Refusal, scope: Any) -> tuple[Any, ...]:
+def refused(refusal: Refusal, scope: Any) -> tuple[Any, Any]:
     """The messages of a refusal, in mappings and a list of their own: what is around this application may change them.
-    A WebSocket that the server cannot answer is closed."""
+    A WebSocket that the server cannot answer is closed, with one message and None."""
     if scope["type"] == "http":
         return (
             {"type": "http.response.start", "status": refusal.status, "headers": [*refusal.lines]},
@@ -88,7 +88,7 @@ def refused(refusal: Refusal, scope: Any) -> tuple[Any, ...]:
         )
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         code = TOO_MANY if refusal.status == 429 else TRY_LATER
-        return ({"type": "websocket.close", "code": code, "reason": ""},)
+        return {"type": "websocket.close", "code": code, "reason": ""}, None
     return (
         {"type": "websocket.http.response.start", "status": refusal.status, "headers": [*refusal.lines]},
         {"type": "websocket.http.response.body", "body": refusal.body},

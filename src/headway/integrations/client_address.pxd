@@ -13,3 +13,5 @@ cdef class ClientAddress:
 
     @cython.locals(peers=dict)
     cdef _of_peer(self, peer)
+
+    cpdef of_scope(self, scope)

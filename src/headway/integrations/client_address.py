@@ -95,10 +95,12 @@ class ClientAddress:
         peer = client[0] if client else None
         if not self.trusts:
             return self._of_peer(peer)
+        return self._of_headers(peer, scope["headers"])
+
+    def _of_headers(self, peer: str | None, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """The client behind a peer, by the headers of an ASGI scope."""
         name = self._header_name
-        return self._of(
-            peer, tuple(value.decode("latin-1") for key, value in scope["headers"] if key == name)
-        )
+        return self._of(peer, tuple(value.decode("latin-1") for key, value in headers if key == name))
 
     def _of_peer(self, peer: str | None) -> str | None:
         """The client of a connection, where no header is looked at."""

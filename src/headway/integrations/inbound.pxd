@@ -1,5 +1,6 @@
 cimport cython
 from headway.denied cimport Denied
+from headway.integrations.client_address cimport ClientAddress
 from headway.integrations.refusals cimport Refusal, Refusals
 from headway.limiter.local cimport LocalLimiter
 
@@ -13,6 +14,7 @@ cdef class Inbound:
     cdef object _limiters, _choose, _only, _tier, _key, _cost, _exempt
     cdef public object _bans
     cdef dict _tiers
+    cdef ClientAddress _address
     cdef Refusals _refusals
 
     cpdef limiter_for(self, request)

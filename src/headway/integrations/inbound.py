@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from headway import EngineUnavailable, InvalidArgument, Limiter, Permit, Status
 from headway.core.limits import Limit
 from headway.denied import Denied
+from headway.integrations.client_address import ClientAddress
 from headway.integrations.refusals import LEGACY, Refusal, Refusals, too_costly, unavailable
 from headway.limiter.request_input import Cost
 
@@ -89,6 +90,10 @@ class Inbound:
         self._only = None if tier or self._choose else self._limiters.add("", limit)  # type: ignore[arg-type]
         self._tier = tier
         self._key = key
+        # Mostly the key is the address of a client, and then it is found without a call of Python.
+        owner = getattr(key, "__self__", None)
+        of_scope = isinstance(owner, ClientAddress) and key.__name__ == "of_scope"
+        self._address = owner if of_scope else None
         self._cost = cost
         self._exempt = exempt
         self._bans = None if ban is None else Bans(ban, options)
@@ -142,7 +147,8 @@ class Inbound:
 
     def take(self, limiter: Limiter, request: Any, bans: bool = True) -> Permit | Refusal | None:
         """Ask this limiter, for a thread; None: it costs nothing. Without `bans`, a refusal is not counted."""
-        key, cost = self._key(request), self._cost
+        key = self._key(request) if self._address is None else self._address.of_scope(request)
+        cost = self._cost
         if cost is not _ONE:
             if callable(cost):
                 cost = cost(request)
