@@ -418,7 +418,7 @@ def test_a_shadow_decides_and_tells_and_never_denies():
         assert second.json()["status"]["retry_after"] == 60
         text = (await peer.get("/metrics")).text
         assert 'headway_shadow_denied_total{limit="watched"} 1.0' in text
-        assert 'headway_denied_total{limit="watched"' not in text
+        assert 'headway_denied_total{limit="watched",reason="limit"} 0.0' in text
 
     serve(LIMITS, test)
 
