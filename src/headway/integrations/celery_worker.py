@@ -173,12 +173,7 @@ class HeldTasks(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no 
             else:
                 each.request.request_dict[HEADER] = later.promise
                 each.slot = later.seconds
-                at = each.slot - self._lag.early(each.limit)
-                seconds = at - time.monotonic()
-                if seconds > 0:
-                    each.timer = self._consumer.timer.call_after(seconds, self._due, (each.request, at))
-                else:
-                    self._hand_on(each.request)
+                self._wait(each.request, LONGEST_EARLY * each.limit.early, self._near)
 
     # The first argument of what a timer calls is the request: so `celery inspect scheduled` lists it.
 
@@ -186,6 +181,21 @@ class HeldTasks(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no 
         each = self._held.get(id(request))
         if each is not None and self._decider is not None:
             self._decider.ask(each)
+
+    def _wait(self, request: Any, early: float, then: Callable[..., None]) -> None:
+        each = self._held[id(request)]
+        now = time.monotonic()
+        at = each.slot - early
+        if at > now:
+            each.timer = self._consumer.timer.call_after(at - now, then, (request, at))
+        else:
+            then(request, now)  # its slot was too near for that, and that is not a lag
+
+    def _near(self, request: Any, at: float) -> None:  # noqa: ARG002
+        # How early the pool should have it is known best now, and not when its slot was promised.
+        each = self._held.get(id(request))
+        if each is not None:
+            self._wait(request, self._lag.early(each.limit), self._due)
 
     def _due(self, request: Any, at: float) -> None:
         self._lag.handed_on(request, at)

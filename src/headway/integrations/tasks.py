@@ -204,6 +204,7 @@ class TaskLimit:
 
     def _turn(self, asked: tuple[Any, Any], promise: str | None, most: float) -> _Flow:
         reserved = (yield from self._redeemed(promise)) if promise is not None else None
+        came_back = reserved is not None
         for _ in range(ATTEMPTS):
             if reserved is None:
                 try:
@@ -216,7 +217,10 @@ class TaskLimit:
                 if isinstance(found, Later):
                     return found
                 reserved = found
-            if reserved.delay > max(self.wait, 2 * self.early):
+                came_back = False
+            # A task that came back for its slot waits for it, if it came a little too early. A new one waits only if
+            # its broker could not bring it back in time: what waits here keeps a place that other tasks need.
+            if reserved.delay > max(self.wait, (2 if came_back else 1) * self.early):
                 return Later(reserved.delay - self.early, _promise_of(reserved))
             try:
                 yield "wait", reserved
