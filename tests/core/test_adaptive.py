@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
@@ -97,7 +98,9 @@ def test_a_single_refusal_among_the_answers_on_their_way_changes_nothing():
 def test_after_a_full_window_the_rate_is_what_the_window_had_on_the_whole():
     """A window of 10 s that is halved is full for 5 s; then 5 s of the old rate are in it, which is half of it."""
     rate = AdaptiveRate(1.0, 0.5, 1000.0)
-    limit, taken, now, late = 200, [], 0, []
+    taken: list[int] = []
+    late: list[Any] = []
+    limit, now = 200, 0
     while now < 150 * SECOND:
         gap = round(SECOND / rate.value)
         now += gap

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -102,8 +103,13 @@ def decide(app):
         each = _Held(task, limit, request)
         each.received = received or each.received
         decider.ask(each)
-        found = []
-        wait_until(lambda: found.extend(decider.answers()) or found, "an answer")
+        found: list[Any] = []
+
+        def heard():
+            found.extend(decider.answers())
+            return found
+
+        wait_until(heard, "an answer")
         assert found[0][0] is each
         return found[0][1]
 

@@ -268,6 +268,9 @@ def test_bad_use_is_refused():
         Limiter().limit(5)  # type: ignore[arg-type]
     app = Flask("app")
     app.testing = True
+    for options, hint in (({"storage_uri": "redis://db"}, "'engine'"), ({"tmeout": 1}, "'timeout'")):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument .*; did you mean {hint}"):
+            Limiter(app=app, default_limits=["1/minute"], **options)
     route(app, "/", Limiter().limit("1/minute")(lambda: "ok"))
     with pytest.raises(InvalidUse, match=r"limiter.init_app\(app\)"):
         statuses(app, 1)

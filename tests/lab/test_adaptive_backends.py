@@ -1,5 +1,7 @@
 """Backends with a number of servers: `AdaptiveConcurrency` uses them, and does not queue."""
 
+from functools import partial
+
 from headway.lab.adaptive.backends import CONTENDERS, Backend, Change, Fixed, draw, play, serves
 
 # Steady calls; calls that differ; fewer servers; slower calls.
@@ -12,7 +14,7 @@ def test_each_backend_is_used_without_a_long_queue():
 
 def test_a_fixed_number_uses_its_part_of_the_servers_and_a_higher_one_waits():
     steady = Backend(0, (Change(0.0, 20, 0.05),), 0.0)
-    half, double = (play(steady, lambda number=number: Fixed(number)) for number in (10, 40))
+    half, double = (play(steady, partial(Fixed, number)) for number in (10, 40))
     assert abs(half.used - 0.5) < 0.01
     assert abs(half.slower - 1.0) < 0.01
     assert abs(double.used - 1.0) < 0.01

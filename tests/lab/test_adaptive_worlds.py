@@ -3,8 +3,8 @@
 import pytest
 
 from headway.core.adaptive import SECOND, AdaptiveRate
-from headway.lab.adaptive.__main__ import OWN, meets, summary
-from headway.lab.adaptive.informed import Informed, within_reach
+from headway.lab.adaptive.__main__ import OWN, summary
+from headway.lab.adaptive.informed import Informed, meets, within_reach
 from headway.lab.adaptive.opponents import CONTENDERS, AwsAdaptive
 from headway.lab.adaptive.worlds import HiddenBucket, HiddenWindow, Step, World, draw, play
 

@@ -81,7 +81,7 @@ def test_of_many_keys_at_once_each_has_its_own_answer(engine):
         service = service_of(RULES, **engine)
         calls = [f"user={number % 40}" for number in range(200)]
         found = await asyncio.gather(*(ask(service, pair) for pair in calls))
-        passed = {}
+        passed: dict[str, int] = {}
         for pair, each in zip(calls, found, strict=True):
             passed[pair] = passed.get(pair, 0) + (each.overall_code == OK)
         assert set(passed.values()) == {3}

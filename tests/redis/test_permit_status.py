@@ -1,6 +1,7 @@
 """The status of a permit comes with its grant: headers of an answer that was let through cost no second round trip."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -109,7 +110,7 @@ def test_denials_and_waiters_beside_it(valkey, name):
     assert not limiter.try_acquire()
 
 
-KINDS = {
+KINDS: dict[str, Any] = {
     "window": "5/hour",
     "bare window": "5/hour",
     "bucket": "5/hour burst 5",
@@ -134,10 +135,11 @@ def exchange_once(ledger, batch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_short_way_of_a_script_says_what_the_long_one_says(valkey, name, kind):
     """A look is answered before the rest of the script is defined; behind a command of no consequence, by that."""
-    options = {"remote": False} if kind == "bare window" else {}
+    options: Any = {"remote": False} if kind == "bare window" else {}
     limiter = Limiter(KINDS[kind], name=name, engine=valkey.url, engine_timeout=NEVER, **options)
-    registry = limiter._shared.ledgers.registry
-    permits = [limiter.acquire()]
+    shared: Any = limiter._shared
+    registry = shared.ledgers.registry
+    permits: list[Any] = [limiter.acquire()]
     for _ in range(2):
         ledger = registry.ledger((None,))
         for cost in (0, 1, 3):

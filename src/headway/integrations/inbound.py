@@ -12,6 +12,8 @@ ours. Where several limits are asked for one request (`headway.integrations.char
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -30,6 +32,8 @@ Limits = OneLimit | Mapping[str, OneLimit] | Callable[[Any], OneLimit]
 Ban = tuple[str | Limit, float]
 """So many refusals, and for how many seconds a key is shut out then."""
 
+_ELSEWHERE: Final = {"storage_uri": "engine", "swallow_errors": "on_engine_error"}
+"""What some options are called in other libraries, and here."""
 MAX_LIMITS: Final = 1000
 """How many different limits a function may name: each has ledgers of its own."""
 
@@ -218,6 +222,7 @@ class Limiters:
     """The limiters of some limits, built with the same options. `headers`: their grants say how the limit stands."""
 
     def __init__(self, options: Mapping[str, Any], headers: bool) -> None:
+        _check_names(options)
         self._options = options
         self._headers = headers
         self._named: dict[str, Limiter | None] = {}
@@ -247,6 +252,16 @@ class Limiters:
         for limiter in self._named.values():
             if limiter is not None:
                 limiter.close()
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Raise for an option that no limiter has, now: some limiters are built by the first request that names them."""
+    known = [name for name in inspect.signature(Limiter.__init__).parameters if name not in ("self", "limit")]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(_ELSEWHERE.get(name, name), known, 1, 0.6)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"got an unexpected keyword argument {name!r}{hint}")
 
 
 class Bans:

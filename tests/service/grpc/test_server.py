@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 import threading
+from typing import Any
 
 import pytest
 
@@ -219,6 +220,8 @@ class Soon:
 
     def __init__(self):
         self.calls = []
+        self.running: Any = None
+        self.method: Any = None
         self.cancelled = threading.Event()
         self.asked = threading.Event()
 
