@@ -5,8 +5,8 @@
     celery -A celery_fleet worker                      # or run workers yourself, in examples/, on any machine
 
 Broker, results and the limit are on one Redis or Valkey: SHOP_REDIS=redis://db/0 (redis://127.0.0.1:6379/0 if it is not
-said). Orders of both shops and a few reports are sent at once. An order that may not be sent yet goes back to the
-broker with a promised time, so that reports are written meanwhile; no order uses a retry.
+said). Orders of both shops and a few reports are sent at once. A worker holds an order that may not be sent yet beside
+its pool, until its promised time, so that reports are written meanwhile; no order uses a retry.
 """
 
 import os
@@ -64,8 +64,8 @@ def main() -> None:
         for number in (1, 2)
     ]
     try:
-        for warm_up in [report.delay() for _ in range(4)]:
-            warm_up.get(timeout=60)
+        while len(app.control.ping(timeout=1) or ()) < len(workers):  # both are up
+            time.sleep(0.1)
         orders = [send.delay(shop, order) for order in range(15) for shop in ("north", "south")]
         reports = [report.delay() for _ in range(5)]
         written = [one.get(timeout=120) for one in reports]

@@ -404,7 +404,9 @@ def test_changes_are_pushed_and_subscribers_do_not_poll(valkey, open_gate):
     for reader in readers:
         reader.wait(lambda found: len(found) == 102)
         reader.close()
-    assert scripts_run(client) - before <= 60, "one message serves all"
+    # If each reader asked for each change, it would be 1,050. A listener that had no core for a second takes a message
+    # for lost and begins anew, for which each reader asks once.
+    assert scripts_run(client) - before <= 50 + 10 * len(readers), "one message serves all"
 
 
 def test_events_of_many_tasks_travel_together(valkey, open_gate):

@@ -99,7 +99,7 @@ def test_a_child_does_not_wait_for_a_thread_that_opened_an_engine(crew, valkey):
         valkey.url,
         """
 from headway.engines import redis as engines
-engines._lock.acquire()
+engines.opened.lock.acquire()
 pid = os.fork()
 if pid == 0:
     make("1/s").acquire()
