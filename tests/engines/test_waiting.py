@@ -252,7 +252,8 @@ def test_only_so_many_may_wait(make, call):
         callers.start(lambda: limiter.acquire().complete())
         in_line(limiter, number)
     with pytest.raises(RateLimited, match="max_waiting=2") as caught:
-        call(limiter.acquire)
+        call(limiter.acquire, timeout=NEVER)
+    assert not callers.ended
     assert (caught.value.reason, caught.value.max_waiting) == ("max_waiting", 2)
     eventually(lambda: limiter.stats().waiting == 2 and limiter.peek().waiting == 2, "the line as it was")
     held.complete()

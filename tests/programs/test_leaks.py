@@ -395,9 +395,10 @@ def test_memory_does_not_grow(verb):
 
 
 @pytest.mark.parametrize("verb", ["try_acquire", "with", "remote", "throttle"])
-def test_memory_does_not_grow_over_a_hundred_thousand(verb):
-    size, objects, nones = grown(VERBS[verb], 100_000)
-    assert size < 16 * 100_000
+def test_memory_does_not_grow_over_many_calls(verb):
+    many = 100_000 if headway.compiled else 20_000
+    size, objects, nones = grown(VERBS[verb], many)
+    assert size < 16 * many
     assert objects < 50, "fewer than before are those of another test"
     assert abs(nones) < 50
 
