@@ -60,7 +60,7 @@ clean:  ## remove all that was made here
 # True when the last build made binaries; the interpreted form of a test suite is then a second run.
 COMPILED = find src -name '*.so' | grep -q .
 # More workers than most machines have cores: tests of shared engines mostly wait for servers.
-WORKERS ?= 8
+WORKERS ?= 7
 PYTEST   = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 WHEEL    = $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 # Tests are checked for wrong types, not for missing ones; tests/typing is checked in full.
