@@ -188,7 +188,12 @@ def test_a_holder_that_was_stopped_for_a_moment_spends(crew, url):
 
 @pytest.mark.parametrize(
     "limit",
-    ["1 every 100ms", "1 concurrent", Window(5, per=0.5, remote=Remote(resolution=0, max_transit=0.4))],
+    [
+        # Said, not measured: processes that measure different round trips on a busy machine have different limits.
+        Spacing(0.1, expire_after=0.02),
+        "1 concurrent",
+        Window(5, per=0.5, remote=Remote(resolution=0, max_transit=0.4)),
+    ],
     ids=["spacing", "concurrency", "window"],
 )
 def test_waiters_that_were_stopped_ask_again(crew, url, limit):
@@ -225,7 +230,7 @@ say("done")
     assert other.join() == ""
     uses = crew.uses()
     assert len(uses) == 24
-    if limit == "1 every 100ms":
+    if isinstance(limit, Spacing):
         assert most_in_any(0.1, uses) == 1
     elif isinstance(limit, Window):
         # It enters the body in time or not at all; what is written in the body may be late, if it is stopped there.
