@@ -251,6 +251,8 @@ def test_only_so_many_may_wait(make, call):
     for number in (1, 2):
         callers.start(lambda: limiter.acquire().complete())
         in_line(limiter, number)
+    # A waiter stands in the server's queue a moment before its process knows, and only what is known here counts.
+    eventually(lambda: limiter.stats().waiting == 2, "both are counted")
     with pytest.raises(RateLimited, match="max_waiting=2") as caught:
         call(limiter.acquire, timeout=NEVER)
     assert not callers.ended

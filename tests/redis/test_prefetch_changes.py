@@ -48,8 +48,8 @@ def test_a_pause_holds_here_at_once_and_elsewhere_from_the_next_call_on(borrow, 
     call(here, "pause", 60)
     assert here.try_acquire().reason == "paused"
     assert direct("100/minute").try_acquire().reason == "paused"
-    wait_until(lambda: not there.try_acquire(), "the pause")
-    assert there.try_acquire().reason == "paused"
+    # Until it hears of the pause it may be denied as its share is used up.
+    wait_until(lambda: not (found := there.try_acquire()) and found.reason == "paused", "the pause")
     call(here, "pause", 0)
     assert here.acquire(timeout=NEVER)
     wait_until(there.try_acquire, "the end of the pause")
